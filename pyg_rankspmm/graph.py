@@ -1,0 +1,394 @@
+"""From an ``edge_index`` in any form of PyG to compressed sparse rows."""
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional, Tuple
+
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.typing import SparseTensor
+
+from pyg_rankspmm._library import define
+from pyg_rankspmm.typing import Adj, Size, check_edge_index, check_size
+
+_INT32_MAX = torch.iinfo(torch.int32).max
+
+
+class CSR(NamedTuple):
+    r"""A sparse matrix without its values, in compressed sparse rows.
+
+    Row :obj:`i` holds the entries :obj:`rowptr[i]` to :obj:`rowptr[i + 1]` of
+    :obj:`col` and :obj:`perm`.
+    Entries from :obj:`rowptr[-1]` on belong to no row and are to be ignored:
+    they are the self-loops that :func:`csr` dropped.
+
+    Attributes:
+        rowptr: Shape :obj:`[num_rows + 1]`, :obj:`torch.int64`.
+        col: Column of each entry, shape :obj:`[num_entries]`,
+            :obj:`torch.int32` where all sizes fit, else :obj:`torch.int64`.
+        perm: Position of each entry in the caller's order of edges, shape and
+            dtype of :obj:`col`, or :obj:`None` if the orders are the same.
+    """
+    rowptr: Tensor
+    col: Tensor
+    perm: Optional[Tensor]
+
+
+class Graph(NamedTuple):
+    r"""A graph as the operators want it.
+
+    Attributes:
+        by_dst: The edges grouped by target: rows are targets, columns are
+            sources.
+        by_src: The same edges grouped by source, if somebody has already
+            paid for the sorting; else the backward pass does.
+        num_src_nodes: Number of source nodes.
+        num_dst_nodes: Number of target nodes.
+    """
+    by_dst: CSR
+    by_src: Optional[CSR]
+    num_src_nodes: int
+    num_dst_nodes: int
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges in the caller's order, appended self-loops too."""
+        return self.by_dst.col.numel()
+
+    def transpose(self) -> 'Graph':
+        r"""The graph with all edges reversed."""
+        by_src = self.by_src
+        if by_src is None:
+            by_src = transpose(self.by_dst, self.num_src_nodes)
+        return Graph(by_src, self.by_dst, self.num_dst_nodes,
+                     self.num_src_nodes)
+
+    def operands(self) -> Tuple[Optional[Tensor], ...]:
+        """The tensors that an operator takes, in the order of its schema:
+        ``rowptr, col, perm, colptr, row, perm_t``."""
+        return (*self.by_dst, *(self.by_src or (None, None, None)))
+
+
+def num_edges(edge_index: Adj) -> int:
+    r"""The number of edges of a graph in any form."""
+    if isinstance(edge_index, SparseTensor):
+        return edge_index.nnz()
+    if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
+        return edge_index._nnz()
+    return check_edge_index('edge_index', edge_index).size(1)
+
+
+def from_edge_index(
+    edge_index: Adj,
+    size: Size = None,
+    num_loops: int = 0,
+) -> Graph:
+    r"""Builds a :class:`Graph` from an :obj:`edge_index` in any form of PyG.
+
+    Messages go from :obj:`edge_index[0]` (source) to :obj:`edge_index[1]`
+    (target).
+    Sparse matrices come transposed, as everywhere in PyG: their rows are the
+    targets (:obj:`adj_t`).
+    Duplicate edges are separate edges.
+
+    Args:
+        edge_index: :class:`torch.Tensor` of shape :obj:`[2, num_edges]` in
+            any order, :class:`torch_geometric.EdgeIndex` (its cache is used
+            and filled if it is sorted), :class:`torch_sparse.SparseTensor`,
+            or a :class:`torch.sparse` COO, CSR or CSC matrix.
+        size ((int, int), optional): The number of source and target nodes.
+            Sparse matrices and :class:`EdgeIndex` know their own.
+        num_loops (int, optional): If positive, drops the self-loops that
+            there are and gives each of the first :obj:`num_loops` targets one
+            as its last entry, at the positions :obj:`num_edges + i` of the
+            caller's order. Only for a :obj:`[2, num_edges]` tensor.
+            (default: :obj:`0`)
+
+    Raises:
+        TypeError: If :obj:`edge_index` has none of these forms.
+        ValueError: If an index is negative or not below its size.
+    """
+    if isinstance(edge_index, EdgeIndex):
+        size = _merge_size(edge_index.sparse_size(), size)
+        if edge_index.is_sorted and num_loops == 0:
+            return _from_sorted_edge_index(edge_index, size)
+        edge_index = edge_index.as_tensor()
+    if isinstance(edge_index, SparseTensor):
+        return _from_sparse_tensor(edge_index, size)
+    if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
+        return _from_torch_sparse(edge_index, size)
+
+    check_edge_index('edge_index', edge_index)
+    num_src, num_dst = _full_size(size)
+    src, dst = edge_index.long().unbind(0)
+    by_dst = csr(dst, src, num_dst, num_src, num_loops)
+    return Graph(by_dst, None, num_src, num_dst)
+
+
+def _full_size(size: Any) -> Tuple[int, int]:
+    if size is None:
+        raise ValueError("'size' must be given: a [2, num_edges] tensor does "
+                         "not know the number of its nodes")
+    return check_size('size', size)
+
+
+def _merge_size(own: Any, size: Size) -> Size:
+    """The size that an :class:`EdgeIndex` knows, completed by the caller's."""
+    if size is None:
+        return own if None not in own else None
+    size = check_size('size', size)
+    for known, given in zip(own, size):
+        if known is not None and known != given:
+            raise ValueError(f"'size' is {size}, but 'edge_index' was built "
+                             f"with sparse_size={tuple(own)}")
+    return size
+
+
+def _check_sparse_size(own: Tuple[int, int], size: Size) -> Tuple[int, int]:
+    """``own`` is (rows, columns) = (targets, sources)."""
+    num_dst, num_src = int(own[0]), int(own[1])
+    if size is not None and check_size('size', size) != (num_src, num_dst):
+        raise ValueError(
+            f"'size' is {tuple(size)}, but 'edge_index' is a sparse matrix of "
+            f"{num_dst} targets (rows) and {num_src} sources (columns); leave "
+            f"'size' out or pass the transposed matrix")
+    return num_src, num_dst
+
+
+def _from_sorted_edge_index(edge_index: EdgeIndex, size: Size) -> Graph:
+    num_src, num_dst = _full_size(size)
+    edge_index.sparse_resize_(num_src, num_dst)
+    (colptr, row), perm = edge_index.get_csc()
+    (rowptr, col), perm_t = edge_index.get_csr()
+    return Graph(
+        compress(CSR(colptr, row, perm), num_dst, num_src),
+        compress(CSR(rowptr, col, perm_t), num_src, num_dst),
+        num_src,
+        num_dst,
+    )
+
+
+def _from_sparse_tensor(adj_t: SparseTensor, size: Size) -> Graph:
+    num_src, num_dst = _check_sparse_size(adj_t.sparse_sizes(), size)
+    rowptr, col, _ = adj_t.csr()
+    by_dst = compress(CSR(rowptr, col, None), num_dst, num_src)
+    return Graph(by_dst, None, num_src, num_dst)
+
+
+def _from_torch_sparse(adj_t: Tensor, size: Size) -> Graph:
+    num_src, num_dst = _check_sparse_size(tuple(adj_t.shape), size)
+    if adj_t.layout == torch.sparse_csr:
+        by_dst = compress(
+            CSR(adj_t.crow_indices(), adj_t.col_indices(), None), num_dst,
+            num_src)
+        return Graph(by_dst, None, num_src, num_dst)
+    if adj_t.layout == torch.sparse_csc:
+        by_src = compress(
+            CSR(adj_t.ccol_indices(), adj_t.row_indices(), None), num_src,
+            num_dst)
+        return Graph(transpose(by_src, num_dst), by_src, num_src, num_dst)
+    if adj_t.layout == torch.sparse_coo:
+        dst, src = adj_t._indices().unbind(0)
+        by_dst = csr(dst, src, num_dst, num_src)
+        return Graph(by_dst, None, num_src, num_dst)
+    raise TypeError(f"'edge_index' has the unsupported layout "
+                    f"'{adj_t.layout}'; convert it to torch.sparse_csr")
+
+
+# The operators ##############################################################
+
+
+def csr(
+    row: Tensor,
+    col: Tensor,
+    num_rows: int,
+    num_cols: int,
+    num_loops: int = 0,
+) -> CSR:
+    r"""Groups the entries of a matrix by row, in a stable order.
+
+    Args:
+        row: Row of each entry, shape :obj:`[E]`, :obj:`torch.int64`.
+        col: Column of each entry, shape :obj:`[E]`, :obj:`torch.int64`.
+        num_rows: Number of rows.
+        num_cols: Number of columns.
+        num_loops: If positive, entries with equal row and column are dropped
+            and row :obj:`i < num_loops` gets the entry :obj:`(i, i)` at its
+            end, as number :obj:`E + i` of the caller's order.
+    """
+    return CSR(*_csr(row, col, num_rows, num_cols, num_loops))
+
+
+def group(index: Tensor, num_groups: int) -> Tuple[Tensor, Tensor]:
+    r"""Groups positions by an :obj:`index`, in a stable order.
+
+    Args:
+        index: Group of each position, shape :obj:`[E]`, :obj:`torch.int64`.
+        num_groups: Number of groups.
+
+    Returns:
+        :obj:`ptr` and :obj:`perm`: group :obj:`g` holds the positions
+        :obj:`perm[ptr[g]:ptr[g + 1]]`.
+    """
+    return _group(index, num_groups)
+
+
+def transpose(matrix: CSR, num_cols: int) -> CSR:
+    r"""The transposed matrix; :obj:`perm` still leads to the caller's order.
+    """
+    return CSR(*_transpose(*matrix, num_cols))
+
+
+def compress(matrix: CSR, num_rows: int, num_cols: int) -> CSR:
+    r"""Checks a matrix that somebody else has compressed, and shortens its
+    indices where they fit.
+    """
+    rowptr, col, perm = matrix
+    if rowptr.numel() != num_rows + 1:
+        raise ValueError(f"'edge_index' has {rowptr.numel() - 1} compressed "
+                         f"rows, but its size asks for {num_rows}")
+    rowptr, col = _compress(rowptr, col, num_cols)
+    return CSR(rowptr, col, None if perm is None else perm.to(col.dtype))
+
+
+def index_dtype(*sizes: int) -> torch.dtype:
+    """The shortest of int32 and int64 that counts to all ``sizes``."""
+    return torch.int32 if max(sizes) <= _INT32_MAX else torch.int64
+
+
+def entries(
+    rowptr: Tensor,
+    col: Tensor,
+    perm: Optional[Tensor],
+) -> Tuple[Tensor, Tensor, Tensor]:
+    r"""Row, column and position in the caller's order of each entry of a
+    :class:`CSR`, as :obj:`torch.int64`; the dropped entries are left out.
+    """
+    count = int(rowptr[-1])
+    rows = torch.arange(rowptr.numel() - 1, device=col.device)
+    row = rows.repeat_interleave(rowptr.diff(), output_size=count)
+    if perm is None:
+        edge = torch.arange(count, device=col.device)
+    else:
+        edge = perm[:count].long()
+    return row, col[:count].long(), edge
+
+
+def _check_bounds(what: str, index: Tensor, size: int) -> None:
+    if index.numel() == 0:
+        return
+    low, high = (int(bound) for bound in index.aminmax())
+    if low < 0 or high >= size:
+        raise ValueError(f"'{what}' must hold indices between 0 and "
+                         f"{size - 1} (got {low if low < 0 else high})")
+
+
+def _csr_reference(row: Tensor, col: Tensor, num_rows: int, num_cols: int,
+                   num_loops: int) -> Tuple[Tensor, Tensor, Tensor]:
+    _check_bounds('edge_index[1]', row, num_rows)
+    _check_bounds('edge_index[0]', col, num_cols)
+    if num_loops > 0:
+        loop = torch.arange(num_loops, device=row.device)
+        row = torch.where(row == col, num_rows, row)  # behind the last row
+        row, col = torch.cat([row, loop]), torch.cat([col, loop])
+    ptr, perm = _sort(row, num_rows)
+    dtype = index_dtype(num_rows, num_cols, row.numel())
+    return ptr, col[perm].to(dtype), perm.to(dtype)
+
+
+def _group_reference(index: Tensor,
+                     num_groups: int) -> Tuple[Tensor, Tensor]:
+    _check_bounds('index', index, num_groups)
+    ptr, perm = _sort(index, num_groups)
+    return ptr, perm.to(index_dtype(index.numel()))
+
+
+def _sort(index: Tensor, num_groups: int) -> Tuple[Tensor, Tensor]:
+    index, perm = torch.sort(index, stable=True)
+    groups = torch.arange(num_groups + 1, device=index.device)
+    return torch.searchsorted(index, groups), perm
+
+
+def _transpose_reference(
+    rowptr: Tensor,
+    col: Tensor,
+    perm: Optional[Tensor],
+    num_cols: int,
+) -> Tuple[Tensor, Tensor, Tensor]:
+    row, col_, edge = entries(rowptr, col, perm)
+    colptr, order = _sort(col_, num_cols)
+    rest = col.new_zeros(col.numel() - order.numel())  # the dropped entries
+    return (
+        colptr,
+        torch.cat([row[order].to(col.dtype), rest]),
+        torch.cat([edge[order].to(col.dtype), rest]),
+    )
+
+
+def _compress_reference(rowptr: Tensor, col: Tensor,
+                        num_cols: int) -> Tuple[Tensor, Tensor]:
+    _check_bounds('edge_index', col, num_cols)
+    if (int(rowptr[0]) != 0 or int(rowptr[-1]) != col.numel()
+            or bool((rowptr.diff() < 0).any())):
+        raise ValueError("'edge_index' is not a valid compressed matrix: its "
+                         "row pointers must rise from 0 to the number of "
+                         "edges")
+    dtype = index_dtype(rowptr.numel(), num_cols, col.numel())
+    # An operator may not return its input.
+    return rowptr.long().clone(), col.to(dtype, copy=True)
+
+
+def _csr_fake(row: Tensor, col: Tensor, num_rows: int, num_cols: int,
+              num_loops: int) -> Tuple[Tensor, Tensor, Tensor]:
+    count = row.numel() + num_loops
+    dtype = index_dtype(num_rows, num_cols, count)
+    return (row.new_empty(num_rows + 1), row.new_empty(count, dtype=dtype),
+            row.new_empty(count, dtype=dtype))
+
+
+def _group_fake(index: Tensor, num_groups: int) -> Tuple[Tensor, Tensor]:
+    dtype = index_dtype(index.numel())
+    return (index.new_empty(num_groups + 1, dtype=torch.int64),
+            index.new_empty(index.numel(), dtype=dtype))
+
+
+def _transpose_fake(
+    rowptr: Tensor,
+    col: Tensor,
+    perm: Optional[Tensor],
+    num_cols: int,
+) -> Tuple[Tensor, Tensor, Tensor]:
+    return (rowptr.new_empty(num_cols + 1), torch.empty_like(col),
+            torch.empty_like(col))
+
+
+def _compress_fake(rowptr: Tensor, col: Tensor,
+                   num_cols: int) -> Tuple[Tensor, Tensor]:
+    dtype = index_dtype(rowptr.numel(), num_cols, col.numel())
+    return (torch.empty_like(rowptr, dtype=torch.int64),
+            torch.empty_like(col, dtype=dtype))
+
+
+_csr = define(
+    'csr(Tensor row, Tensor col, SymInt num_rows, SymInt num_cols, '
+    'SymInt num_loops) -> (Tensor rowptr, Tensor col, Tensor perm)',
+    _csr_reference,
+    _csr_fake,
+)
+_group = define(
+    'group(Tensor index, SymInt num_groups) -> (Tensor ptr, Tensor perm)',
+    _group_reference,
+    _group_fake,
+)
+_transpose = define(
+    'transpose(Tensor rowptr, Tensor col, Tensor? perm, SymInt num_cols) -> '
+    '(Tensor colptr, Tensor row, Tensor perm_t)',
+    _transpose_reference,
+    _transpose_fake,
+)
+_compress = define(
+    'compress(Tensor rowptr, Tensor col, SymInt num_cols) -> '
+    '(Tensor rowptr, Tensor col)',
+    _compress_reference,
+    _compress_fake,
+)

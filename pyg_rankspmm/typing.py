@@ -1,0 +1,106 @@
+"""Shared type aliases and the argument checks with their error texts."""
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+
+Adj = Any  # Tensor [2, E], EdgeIndex, torch_sparse.SparseTensor, torch.sparse
+Size = Optional[Tuple[int, int]]
+
+_INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32,
+                 torch.int64)
+
+
+def describe(value: Any) -> str:
+    """What came, for an error text: the shape and dtype of a tensor, the type
+    of anything else."""
+    if isinstance(value, Tensor):
+        return f"a {value.dtype} tensor of shape {list(value.shape)}"
+    return f"{type(value).__name__} {value!r}"
+
+
+def check_tensor(name: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"'{name}' must be a tensor (got {describe(value)})")
+    return value
+
+
+def check_float(name: str, value: Any) -> Tensor:
+    check_tensor(name, value)
+    if not value.is_floating_point():
+        raise TypeError(f"'{name}' must hold real floating-point numbers (got "
+                        f"{describe(value)}); convert it with "
+                        f"'{name}.float()'")
+    return value
+
+
+def check_index(name: str, value: Any) -> Tensor:
+    check_tensor(name, value)
+    if value.dtype not in _INDEX_DTYPES:
+        raise TypeError(f"'{name}' must hold integer indices (got "
+                        f"{describe(value)}); convert it with "
+                        f"'{name}.long()'")
+    return value
+
+
+def check_edge_index(name: str, value: Any) -> Tensor:
+    check_index(name, value)
+    if value.dim() != 2 or value.size(0) != 2:
+        raise ValueError(f"'{name}' must have shape [2, num_edges] (got "
+                         f"{describe(value)})")
+    return value
+
+
+def check_length(name: str, value: Tensor, length: int, like: str) -> None:
+    if value.size(0) != length:
+        raise ValueError(f"'{name}' must have one entry for each of the "
+                         f"{length} entries of '{like}' (got "
+                         f"{describe(value)})")
+
+
+def check_device(name: str, value: Tensor, device: torch.device,
+                 like: str) -> None:
+    if value.device != device:
+        raise ValueError(f"'{name}' is on device '{value.device}', but "
+                         f"'{like}' is on '{device}'; move one of them with "
+                         f"'.to(...)'")
+
+
+def check_probability(name: str, value: Any) -> float:
+    """A persistence p in (0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"'{name}' must be a number in (0, 1] (got "
+                        f"{describe(value)})")
+    if not 0.0 < value <= 1.0:
+        raise ValueError(f"'{name}' must lie in (0, 1] (got {value})")
+    return float(value)
+
+
+def check_positive(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"'{name}' must be a positive number (got "
+                        f"{describe(value)})")
+    if not 0.0 < value < float('inf'):
+        raise ValueError(f"'{name}' must be positive and finite (got "
+                         f"{value})")
+    return float(value)
+
+
+def check_choice(name: str, value: Any, choices: Tuple[Any, ...]) -> Any:
+    if value not in choices:
+        raise ValueError(f"'{name}' must be one of "
+                         f"{', '.join(map(repr, choices))} (got {value!r})")
+    return value
+
+
+def check_size(name: str, value: Any) -> Tuple[int, int]:
+    pair: Union[Tuple[int, int], Any] = value
+    if (not isinstance(pair, (tuple, list)) or len(pair) != 2
+            or any(isinstance(n, bool) or not isinstance(n, int) or n < 0
+                   for n in pair)):
+        raise ValueError(f"'{name}' must be a pair (num_src_nodes, "
+                         f"num_dst_nodes) of non-negative integers (got "
+                         f"{describe(value)})")
+    return pair[0], pair[1]

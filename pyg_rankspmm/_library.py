@@ -1,7 +1,7 @@
 """The plumbing of :mod:`torch.library`: one call defines one operator."""
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -57,9 +57,50 @@ def _refuse_tangents(name: str, args: Sequence[Any]) -> None:
                 f"('torch.autograd.grad', 'torch.func.vjp')")
 
 
-def vjp_of_definition(
+def double_backward(
     definition: Callable[..., Tensor],
-    inputs: Sequence[Optional[Tensor]],
-    grad: Tensor,
-) -> Callable:
-    raise NotImplementedError
+    primals: Sequence[Optional[Tensor]],
+    grad_output: Tensor,
+    grads: Sequence[Optional[Tensor]],
+) -> Tuple[Optional[Tensor], ...]:
+    r"""The gradient of a backward pass, by autograd through the definition.
+
+    With :math:`v = J(\mathrm{primals})^{\top} \mathrm{grad\_output}` this is
+    the gradient of :math:`\sum_k \langle v_k, \mathrm{grads}_k \rangle` with
+    respect to :obj:`grad_output` and to each of the :obj:`primals`.
+
+    Args:
+        definition: The function in plain, differentiable PyTorch.
+        primals: Its arguments; one may be :obj:`None`.
+        grad_output: The gradient that the backward pass received.
+        grads: One gradient for each result of the backward pass.
+    """
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        inputs = [_alias(x) for x in (grad_output, *primals)]
+        out = definition(*inputs[1:])
+        wrt = [i for i, x in enumerate(inputs) if x is not None and i > 0]
+        first = torch.autograd.grad(out, [inputs[i] for i in wrt], inputs[0],
+                                    create_graph=True, materialize_grads=True)
+        pairs = [(v, grads[i - 1]) for v, i in zip(first, wrt)
+                 if v.requires_grad and grads[i - 1] is not None]
+        if not pairs:
+            return (None, ) * len(inputs)
+        second = iter(
+            torch.autograd.grad(
+                [v for v, _ in pairs],
+                [x for x in inputs if x is not None],
+                [grad for _, grad in pairs],
+                create_graph=create_graph,
+                allow_unused=True,
+            ))
+        return tuple(None if x is None else next(second) for x in inputs)
+
+
+def _alias(x: Optional[Tensor]) -> Optional[Tensor]:
+    # An input may depend on another one (logits on features); the alias cuts
+    # that path out of the partial derivative, but not out of the graph, which
+    # the third derivative needs.
+    if x is None:
+        return None
+    return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
+from torch_geometric.utils import is_torch_sparse_tensor
 
 from pyg_rankspmm._library import define
-from pyg_rankspmm.typing import Adj, Size, check_edge_index, check_size
+from pyg_rankspmm.typing import Adj, check_edge_index, check_size
 
 _INT32_MAX = torch.iinfo(torch.int32).max
 
@@ -73,14 +74,54 @@ def num_edges(edge_index: Adj) -> int:
     r"""The number of edges of a graph in any form."""
     if isinstance(edge_index, SparseTensor):
         return edge_index.nnz()
-    if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
+    if isinstance(edge_index, Tensor) and is_torch_sparse_tensor(edge_index):
         return edge_index._nnz()
     return check_edge_index('edge_index', edge_index).size(1)
 
 
+def own_value(edge_index: Adj) -> Optional[Tensor]:
+    r"""The values that a sparse matrix carries, in the order of its edges."""
+    if isinstance(edge_index, SparseTensor):
+        return edge_index.storage.value()
+    if not isinstance(edge_index, Tensor):
+        return None
+    if edge_index.layout in (torch.sparse_csr, torch.sparse_csc):
+        return edge_index.values()
+    if edge_index.layout == torch.sparse_coo:
+        if edge_index.is_coalesced():
+            return edge_index.values()
+        if edge_index.requires_grad:
+            raise ValueError("'edge_index' is an uncoalesced torch.sparse_coo "
+                             "matrix that requires a gradient; call "
+                             "'.coalesce()' on it first")
+        return edge_index._values()
+    return None
+
+
+def infer_size(
+    edge_index: Adj,
+    size: Any,
+    num_src_nodes: int,
+    num_dst_nodes: int,
+) -> Tuple[int, int]:
+    r"""The number of source and target nodes: what the graph itself knows,
+    else what the caller says in :obj:`size`, else the numbers given here."""
+    if size is not None:
+        return check_size('size', size)
+    if isinstance(edge_index, EdgeIndex):
+        own = edge_index.sparse_size()
+        return (num_src_nodes if own[0] is None else own[0],
+                num_dst_nodes if own[1] is None else own[1])
+    if isinstance(edge_index, SparseTensor):
+        num_dst_nodes, num_src_nodes = edge_index.sparse_sizes()
+    elif isinstance(edge_index, Tensor) and is_torch_sparse_tensor(edge_index):
+        num_dst_nodes, num_src_nodes = edge_index.shape
+    return num_src_nodes, num_dst_nodes
+
+
 def from_edge_index(
     edge_index: Adj,
-    size: Size = None,
+    size: Tuple[int, int],
     num_loops: int = 0,
 ) -> Graph:
     r"""Builds a :class:`Graph` from an :obj:`edge_index` in any form of PyG.
@@ -96,8 +137,8 @@ def from_edge_index(
             any order, :class:`torch_geometric.EdgeIndex` (its cache is used
             and filled if it is sorted), :class:`torch_sparse.SparseTensor`,
             or a :class:`torch.sparse` COO, CSR or CSC matrix.
-        size ((int, int), optional): The number of source and target nodes.
-            Sparse matrices and :class:`EdgeIndex` know their own.
+        size ((int, int)): The number of source and target nodes; see
+            :func:`infer_size`.
         num_loops (int, optional): If positive, drops the self-loops that
             there are and gives each of the first :obj:`num_loops` targets one
             as its last entry, at the positions :obj:`num_edges + i` of the
@@ -109,90 +150,81 @@ def from_edge_index(
         ValueError: If an index is negative or not below its size.
     """
     if isinstance(edge_index, EdgeIndex):
-        size = _merge_size(edge_index.sparse_size(), size)
+        _check_own_size(edge_index.sparse_size(), size)
         if edge_index.is_sorted and num_loops == 0:
             return _from_sorted_edge_index(edge_index, size)
         edge_index = edge_index.as_tensor()
     if isinstance(edge_index, SparseTensor):
         return _from_sparse_tensor(edge_index, size)
-    if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
+    if isinstance(edge_index, Tensor) and is_torch_sparse_tensor(edge_index):
         return _from_torch_sparse(edge_index, size)
 
     check_edge_index('edge_index', edge_index)
-    num_src, num_dst = _full_size(size)
+    num_src, num_dst = size
     src, dst = edge_index.long().unbind(0)
     by_dst = csr(dst, src, num_dst, num_src, num_loops)
     return Graph(by_dst, None, num_src, num_dst)
 
 
-def _full_size(size: Any) -> Tuple[int, int]:
-    if size is None:
-        raise ValueError("'size' must be given: a [2, num_edges] tensor does "
-                         "not know the number of its nodes")
-    return check_size('size', size)
-
-
-def _merge_size(own: Any, size: Size) -> Size:
-    """The size that an :class:`EdgeIndex` knows, completed by the caller's."""
-    if size is None:
-        return own if None not in own else None
-    size = check_size('size', size)
+def _check_own_size(
+    own: Tuple[Optional[int], Optional[int]],
+    size: Tuple[int, int],
+) -> None:
     for known, given in zip(own, size):
         if known is not None and known != given:
-            raise ValueError(f"'size' is {size}, but 'edge_index' was built "
-                             f"with sparse_size={tuple(own)}")
-    return size
+            raise ValueError(
+                f"'edge_index' is a graph of {own[0]} source and {own[1]} "
+                f"target nodes, but the size asked for is {tuple(size)}; the "
+                f"rows of a sparse matrix are the targets: leave 'size' out, "
+                f"or pass the transposed matrix")
 
 
-def _check_sparse_size(own: Tuple[int, int], size: Size) -> Tuple[int, int]:
-    """``own`` is (rows, columns) = (targets, sources)."""
-    num_dst, num_src = int(own[0]), int(own[1])
-    if size is not None and check_size('size', size) != (num_src, num_dst):
-        raise ValueError(
-            f"'size' is {tuple(size)}, but 'edge_index' is a sparse matrix of "
-            f"{num_dst} targets (rows) and {num_src} sources (columns); leave "
-            f"'size' out or pass the transposed matrix")
-    return num_src, num_dst
-
-
-def _from_sorted_edge_index(edge_index: EdgeIndex, size: Size) -> Graph:
-    num_src, num_dst = _full_size(size)
+def _from_sorted_edge_index(edge_index: EdgeIndex,
+                            size: Tuple[int, int]) -> Graph:
+    num_src, num_dst = size
     edge_index.sparse_resize_(num_src, num_dst)
-    (colptr, row), perm = edge_index.get_csc()
-    (rowptr, col), perm_t = edge_index.get_csr()
-    return Graph(
-        compress(CSR(colptr, row, perm), num_dst, num_src),
-        compress(CSR(rowptr, col, perm_t), num_src, num_dst),
-        num_src,
-        num_dst,
-    )
+    by_dst = _compressed(*edge_index.get_csc(), num_dst, num_src)
+    by_src = _compressed(*edge_index.get_csr(), num_src, num_dst)
+    return Graph(by_dst, by_src, num_src, num_dst)
 
 
-def _from_sparse_tensor(adj_t: SparseTensor, size: Size) -> Graph:
-    num_src, num_dst = _check_sparse_size(adj_t.sparse_sizes(), size)
+def _from_sparse_tensor(adj_t: SparseTensor, size: Tuple[int, int]) -> Graph:
+    num_src, num_dst = size
+    _check_own_size(tuple(reversed(adj_t.sparse_sizes())), size)
     rowptr, col, _ = adj_t.csr()
-    by_dst = compress(CSR(rowptr, col, None), num_dst, num_src)
+    by_dst = _compressed((rowptr, col), None, num_dst, num_src)
     return Graph(by_dst, None, num_src, num_dst)
 
 
-def _from_torch_sparse(adj_t: Tensor, size: Size) -> Graph:
-    num_src, num_dst = _check_sparse_size(tuple(adj_t.shape), size)
+def _from_torch_sparse(adj_t: Tensor, size: Tuple[int, int]) -> Graph:
+    num_src, num_dst = size
+    _check_own_size(tuple(reversed(adj_t.shape)), size)
     if adj_t.layout == torch.sparse_csr:
-        by_dst = compress(
-            CSR(adj_t.crow_indices(), adj_t.col_indices(), None), num_dst,
-            num_src)
+        by_dst = _compressed((adj_t.crow_indices(), adj_t.col_indices()),
+                             None, num_dst, num_src)
         return Graph(by_dst, None, num_src, num_dst)
     if adj_t.layout == torch.sparse_csc:
-        by_src = compress(
-            CSR(adj_t.ccol_indices(), adj_t.row_indices(), None), num_src,
-            num_dst)
+        by_src = _compressed((adj_t.ccol_indices(), adj_t.row_indices()),
+                             None, num_src, num_dst)
         return Graph(transpose(by_src, num_dst), by_src, num_src, num_dst)
-    if adj_t.layout == torch.sparse_coo:
-        dst, src = adj_t._indices().unbind(0)
-        by_dst = csr(dst, src, num_dst, num_src)
-        return Graph(by_dst, None, num_src, num_dst)
-    raise TypeError(f"'edge_index' has the unsupported layout "
-                    f"'{adj_t.layout}'; convert it to torch.sparse_csr")
+    dst, src = adj_t._indices().unbind(0)
+    return Graph(csr(dst, src, num_dst, num_src), None, num_src, num_dst)
+
+
+def _compressed(
+    matrix: Tuple[Tensor, Tensor],
+    perm: Optional[Tensor],
+    num_rows: int,
+    num_cols: int,
+) -> CSR:
+    """Takes over what somebody else has compressed: checked, and with short
+    indices where they fit."""
+    rowptr, col = matrix
+    if rowptr.numel() != num_rows + 1:
+        raise ValueError(f"'edge_index' has {rowptr.numel() - 1} compressed "
+                         f"rows, but its size asks for {num_rows}")
+    rowptr, col = _compress(rowptr, col, num_cols)
+    return CSR(rowptr, col, None if perm is None else perm.to(col.dtype))
 
 
 # The operators ##############################################################
@@ -239,18 +271,6 @@ def transpose(matrix: CSR, num_cols: int) -> CSR:
     return CSR(*_transpose(*matrix, num_cols))
 
 
-def compress(matrix: CSR, num_rows: int, num_cols: int) -> CSR:
-    r"""Checks a matrix that somebody else has compressed, and shortens its
-    indices where they fit.
-    """
-    rowptr, col, perm = matrix
-    if rowptr.numel() != num_rows + 1:
-        raise ValueError(f"'edge_index' has {rowptr.numel() - 1} compressed "
-                         f"rows, but its size asks for {num_rows}")
-    rowptr, col = _compress(rowptr, col, num_cols)
-    return CSR(rowptr, col, None if perm is None else perm.to(col.dtype))
-
-
 def index_dtype(*sizes: int) -> torch.dtype:
     """The shortest of int32 and int64 that counts to all ``sizes``."""
     return torch.int32 if max(sizes) <= _INT32_MAX else torch.int64
@@ -262,16 +282,11 @@ def entries(
     perm: Optional[Tensor],
 ) -> Tuple[Tensor, Tensor, Tensor]:
     r"""Row, column and position in the caller's order of each entry of a
-    :class:`CSR`, as :obj:`torch.int64`; the dropped entries are left out.
-    """
-    count = int(rowptr[-1])
-    rows = torch.arange(rowptr.numel() - 1, device=col.device)
-    row = rows.repeat_interleave(rowptr.diff(), output_size=count)
-    if perm is None:
-        edge = torch.arange(count, device=col.device)
-    else:
-        edge = perm[:count].long()
-    return row, col[:count].long(), edge
+    :class:`CSR`, as :obj:`torch.int64`; the dropped entries are in the row
+    behind the last one."""
+    position = torch.arange(col.numel(), device=col.device)
+    row = torch.searchsorted(rowptr, position, right=True) - 1
+    return row, col.long(), position if perm is None else perm.long()
 
 
 def _check_bounds(what: str, index: Tensor, size: int) -> None:
@@ -279,8 +294,8 @@ def _check_bounds(what: str, index: Tensor, size: int) -> None:
         return
     low, high = (int(bound) for bound in index.aminmax())
     if low < 0 or high >= size:
-        raise ValueError(f"'{what}' must hold indices between 0 and "
-                         f"{size - 1} (got {low if low < 0 else high})")
+        raise ValueError(f"'{what}' must hold indices from 0 to {size - 1} "
+                         f"(got {low if low < 0 else high})")
 
 
 def _csr_reference(row: Tensor, col: Tensor, num_rows: int, num_cols: int,
@@ -315,14 +330,11 @@ def _transpose_reference(
     perm: Optional[Tensor],
     num_cols: int,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    row, col_, edge = entries(rowptr, col, perm)
-    colptr, order = _sort(col_, num_cols)
-    rest = col.new_zeros(col.numel() - order.numel())  # the dropped entries
-    return (
-        colptr,
-        torch.cat([row[order].to(col.dtype), rest]),
-        torch.cat([edge[order].to(col.dtype), rest]),
-    )
+    row, key, edge = entries(rowptr, col, perm)
+    key = torch.where(row < rowptr.numel() - 1, key, num_cols)
+    colptr, order = _sort(key, num_cols)
+    row = torch.where(key < num_cols, row, 0)
+    return colptr, row[order].to(col.dtype), edge[order].to(col.dtype)
 
 
 def _compress_reference(rowptr: Tensor, col: Tensor,

@@ -1,2 +1,7 @@
 """Sparse attention and ranking losses for PyTorch Geometric."""
+from pyg_rankspmm.nn import SparseGATConv
+from pyg_rankspmm.ops import SpecialSpmm, sddmm, spmm
+
 __version__ = '0.1.0'
+
+__all__ = ['SparseGATConv', 'SpecialSpmm', 'sddmm', 'spmm']

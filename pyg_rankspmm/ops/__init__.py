@@ -1,0 +1,5 @@
+"""Operators on tensors, with gradients."""
+from pyg_rankspmm.ops.attention import attention
+from pyg_rankspmm.ops.spmm import SpecialSpmm, sddmm, spmm
+
+__all__ = ['SpecialSpmm', 'attention', 'sddmm', 'spmm']

@@ -5,3 +5,5 @@ from pyg_rankspmm.ops import SpecialSpmm, sddmm, spmm
 __version__ = '0.1.0'
 
 __all__ = ['SparseGATConv', 'SpecialSpmm', 'sddmm', 'spmm']
+
+from pyg_rankspmm import _native  # noqa: E402, F401  (registers the kernels)

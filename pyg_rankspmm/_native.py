@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pyg_rankspmm import graph as G
 from pyg_rankspmm._library import LIBRARY
+from pyg_rankspmm.ops import soft_rank as S
 from pyg_rankspmm.ops.attention import (
     _attention_grad_reference,
     _attention_reference,
@@ -362,11 +363,120 @@ def _compress(rowptr: Tensor, col: Tensor,
     return rowptr.clone(), index
 
 
+# Ranking #####################################################################
+
+_TARGET_SUFFIX = {**_SUFFIX, torch.int64: '_i64'}
+
+
+class _Groups:
+    """Positions in groups as the kernels want them."""
+    def __init__(self, ptr: Tensor, perm: Optional[Tensor], size: int,
+                 name: str = 'perm') -> None:
+        _check('ptr', ptr, (ptr.numel(), ), torch.int64)
+        _check(name, perm, (size, ), torch.int32)
+        if ptr.numel() == 0:
+            raise ValueError("'ptr' must not be empty")
+        self.tensors = _contiguous(ptr, perm)
+        self.num_groups = ptr.numel() - 1
+        self.args = (*map(_ptr, self.tensors), self.num_groups, size)
+
+
+def _takes_scores(score: Tensor, ptr: Tensor, perm: Optional[Tensor]) -> bool:
+    return (score.dtype in _SUFFIX and _fits(score.numel())
+            and (perm is None or perm.dtype == torch.int32))
+
+
+def _soft_rank(score: Tensor, temperature: Tensor, ptr: Tensor,
+               perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    if not _takes_scores(score, ptr, perm):
+        return S._soft_rank_reference(score, temperature, ptr, perm)
+    groups = _Groups(ptr, perm, score.numel())
+    _check('score', score, (score.numel(), ), score.dtype)
+    _check('temperature', temperature, (groups.num_groups, ), score.dtype)
+    score_, temperature_ = _contiguous(score, temperature)
+    rank = torch.empty_like(score_)
+    order = score.new_empty(score.numel(), dtype=torch.int32)
+    _kernel('soft_rank', score.dtype)(groups.args, _ptr(score_),
+                                      _ptr(temperature_), _ptr(rank),
+                                      _ptr(order), torch.get_num_threads())
+    return rank, order
+
+
+def _soft_rank_backward(grad: Tensor, score: Tensor, temperature: Tensor,
+                        ptr: Tensor, order: Tensor) -> Tensor:
+    if not _takes_scores(score, ptr, order):
+        return S._soft_rank_grad_reference(grad, score, temperature, ptr,
+                                           order)
+    groups = _Groups(ptr, order, score.numel(), 'order')
+    _check('score', score, (score.numel(), ), score.dtype)
+    _check('grad', grad, (score.numel(), ), score.dtype)
+    _check('temperature', temperature, (groups.num_groups, ), score.dtype)
+    inputs = _contiguous(grad, score, temperature)
+    out = torch.empty_like(inputs[1])
+    _kernel('soft_rank_grad', score.dtype)(groups.args, *map(_ptr, inputs),
+                                           _ptr(out), torch.get_num_threads())
+    return out
+
+
+def _comparable(target: Tensor) -> Tensor:
+    """The target in a dtype that the kernels compare; none is rounded."""
+    if target.dtype in _TARGET_SUFFIX:
+        return target.contiguous()
+    if target.is_floating_point():
+        return target.float().contiguous()
+    return target.long().contiguous()
+
+
+def _rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
+         p: float) -> Tuple[Tensor, Tensor]:
+    if not _takes_scores(rank, ptr, perm):
+        return S._rbo_reference(rank, target, ptr, perm, p)
+    groups = _Groups(ptr, perm, rank.numel())
+    _check('rank', rank, (rank.numel(), ), rank.dtype)
+    _check('target', target, (rank.numel(), ), target.dtype)
+    rank_, target_ = rank.contiguous(), _comparable(target)
+    out, slope = rank.new_empty(groups.num_groups), torch.empty_like(rank_)
+    kernel = _kernel('rbo' + _SUFFIX[rank.dtype], target_.dtype)
+    kernel(groups.args, _ptr(rank_), _ptr(target_), p, _ptr(out), _ptr(slope),
+           torch.get_num_threads())
+    return out, slope
+
+
+def _temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
+                  temperature: float, relative: bool) -> Tensor:
+    if not _takes_scores(score, ptr, perm):
+        return S._temperatures_reference(score, ptr, perm, temperature,
+                                         relative)
+    groups = _Groups(ptr, perm, score.numel())
+    _check('score', score, (score.numel(), ), score.dtype)
+    score_, = _contiguous(score)
+    out = score.new_empty(groups.num_groups)
+    _kernel('temperatures', score.dtype)(groups.args, _ptr(score_),
+                                         temperature, relative, _ptr(out),
+                                         torch.get_num_threads())
+    return out
+
+
+def _tie_spans(score: Tensor, ptr: Tensor,
+               perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    if not _fits(score.numel()) or (perm is not None
+                                    and perm.dtype != torch.int32):
+        return S._tie_spans_reference(score, ptr, perm)
+    groups = _Groups(ptr, perm, score.numel())
+    _check('score', score, (score.numel(), ), score.dtype)
+    score_ = _comparable(score)
+    first = score.new_empty(score.numel(), dtype=torch.int32)
+    last = torch.empty_like(first)
+    _kernel('tie_spans', score_.dtype)(groups.args, _ptr(score_), _ptr(first),
+                                       _ptr(last), torch.get_num_threads())
+    return first, last
+
+
 # Registration ################################################################
 
 
 def _kernel(name: str, dtype: torch.dtype) -> Callable[..., Any]:
-    return getattr(_C, name + _SUFFIX[dtype])
+    return getattr(_C, name + _TARGET_SUFFIX[dtype])
 
 
 def _register() -> None:
@@ -382,6 +492,11 @@ def _register() -> None:
         ('sddmm', _sddmm),
         ('attention', _attention),
         ('attention_backward', _attention_backward),
+        ('soft_rank', _soft_rank),
+        ('soft_rank_backward', _soft_rank_backward),
+        ('rbo', _rbo),
+        ('temperatures', _temperatures),
+        ('tie_spans', _tie_spans),
     ):
         LIBRARY.impl(name, kernel, 'CPU')
 

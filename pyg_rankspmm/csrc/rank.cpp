@@ -1,0 +1,472 @@
+#include "rank.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "memory.h"
+#include "parallel.h"
+
+namespace rankspmm {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// Work #######################################################################
+
+// Runs of whole groups with about this many entries go to a thread together.
+constexpr int64_t kChunk = 1 << 13;
+
+int64_t first_group(const Groups& g, int64_t entry) {
+  return std::lower_bound(g.ptr, g.ptr + g.count, entry) - g.ptr;
+}
+
+// Calls f(chunk, begin, end) for groups begin to end. The chunks depend on the
+// groups alone, so that sums over them do not depend on the threads.
+template <class F>
+void for_chunks(const Groups& g, int threads, const F& f) {
+  const int64_t chunks = g.size / kChunk + 1;
+  threads = usable_threads(threads, g.size);
+  parallel_for(threads, chunks, [&](int, int64_t c) {
+    const int64_t begin = c == 0 ? 0 : first_group(g, c * kChunk);
+    const int64_t end =
+        c + 1 == chunks ? g.count : first_group(g, (c + 1) * kChunk);
+    if (begin < end) f(c, begin, end);
+  });
+}
+
+int64_t longest_group(const Groups& g, int64_t begin, int64_t end) {
+  int64_t longest = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    longest = std::max(longest, g.ptr[i + 1] - g.ptr[i]);
+  }
+  return longest;
+}
+
+int32_t position(const Groups& g, int64_t k) {
+  return g.perm ? g.perm[k] : static_cast<int32_t>(k);
+}
+
+// Sorting ####################################################################
+
+// Integers that order as the scores do, falling: a comparison of floating
+// point numbers would be confused by NaN. -0 counts as 0.
+uint32_t falling(float x) {
+  x += 0.0f;
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits & 0x80000000u ? bits : ~bits & 0x7fffffffu;
+}
+
+uint64_t falling(double x) {
+  x += 0.0;
+  uint64_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  const uint64_t sign = uint64_t{1} << 63;
+  return bits & sign ? bits : ~bits & (sign - 1);
+}
+
+uint64_t falling(int64_t x) {
+  return ~(static_cast<uint64_t>(x) ^ (uint64_t{1} << 63));
+}
+
+template <class S>
+struct Item {
+  decltype(falling(S())) key;
+  int32_t place;  // in the group
+  bool operator<(const Item& other) const {
+    return key != other.key ? key < other.key : place < other.place;
+  }
+};
+
+constexpr int64_t kRadixSort = 1024;  // entries from which it pays
+
+// Byte by byte from the lowest on; a byte that all keys share costs nothing.
+// Returns where the result is: in `items` or in `other`.
+template <class S>
+Item<S>* radix_sort(Item<S>* items, Item<S>* other, int64_t n) {
+  constexpr int kBytes = sizeof(items->key);
+  Array<int64_t> counts(kBytes * 256);
+  std::fill(counts.data(), counts.data() + kBytes * 256, 0);
+  for (int64_t i = 0; i < n; ++i) {
+    for (int b = 0; b < kBytes; ++b) {
+      ++counts[b * 256 + (items[i].key >> (8 * b) & 255)];
+    }
+  }
+  for (int b = 0; b < kBytes; ++b) {
+    int64_t* next = counts.data() + b * 256;
+    if (next[items[0].key >> (8 * b) & 255] == n) continue;
+    int64_t start = 0;
+    for (int byte = 0; byte < 256; ++byte) {
+      const int64_t count = next[byte];
+      next[byte] = start;
+      start += count;
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      other[next[items[i].key >> (8 * b) & 255]++] = items[i];
+    }
+    std::swap(items, other);
+  }
+  return items;
+}
+
+// Sorts one group after the other, in memory for the longest.
+template <class S>
+class Sorter {
+ public:
+  explicit Sorter(int64_t longest)
+      : items_(longest), other_(longest >= kRadixSort ? longest : 0) {}
+
+  const Item<S>* sort(const Groups& g, int64_t group, const S* score) {
+    const int64_t begin = g.ptr[group], n = g.ptr[group + 1] - begin;
+    for (int64_t i = 0; i < n; ++i) {
+      items_[i] = {falling(score[position(g, begin + i)]),
+                   static_cast<int32_t>(i)};
+    }
+    if (n >= kRadixSort) return radix_sort<S>(items_.data(), other_.data(), n);
+    std::sort(items_.data(), items_.data() + n);
+    return items_.data();
+  }
+
+ private:
+  Array<Item<S>> items_;
+  Array<Item<S>> other_;
+};
+
+// Soft ranks #################################################################
+
+// exp(-(s_(k-1) - s_k) / tau) for 0 < k < n, and 0 at both ends.
+template <class T>
+void fill_falls(const T* s, T tau, int64_t n, T* fall) {
+  fall[0] = fall[n] = 0;
+  for (int64_t k = 1; k < n; ++k) {
+    // Equal infinities are as close as other equal scores.
+    const T gap = s[k] == s[k - 1] ? T{0} : s[k - 1] - s[k];
+    fall[k] = std::exp(-gap / tau);
+  }
+}
+
+// Sums run in double: their terms are of one sign and may be many.
+template <class T>
+void rank_group(const T* fall, int64_t n, double* rank) {
+  double up = 0, dn = 0;
+  for (int64_t k = 0; k < n; ++k) {
+    up = k == 0 ? 0.0 : fall[k] * (1 + up);
+    rank[k] = static_cast<double>(k + 1) - up / 2;
+  }
+  for (int64_t k = n - 1; k >= 0; --k) {
+    dn = k == n - 1 ? 0.0 : fall[k + 1] * (1 + dn);
+    rank[k] += dn / 2;
+  }
+}
+
+template <class T>
+void grad_group(const T* fall, const T* v, int64_t n, double* out) {
+  double up = 0, u = 0, dn = 0, w = 0;
+  for (int64_t k = 0; k < n; ++k) {
+    if (k > 0) {
+      up = fall[k] * (1 + up);
+      u = fall[k] * (v[k - 1] + u);
+    }
+    out[k] = u - v[k] * up;
+  }
+  for (int64_t k = n - 1; k >= 0; --k) {
+    if (k < n - 1) {
+      dn = fall[k + 1] * (1 + dn);
+      w = fall[k + 1] * (v[k + 1] + w);
+    }
+    out[k] += w - v[k] * dn;
+  }
+}
+
+// Overlap ####################################################################
+
+// S(k) = sum of w_d / d and W(k) = sum of w_d over d <= k.
+struct DepthTables {
+  Array<double> s, w;
+  DepthTables(double p, int64_t depth) : s(depth + 1), w(depth + 1) {
+    s[0] = w[0] = 0;
+    double weight = p == 1 ? 1 : 1 - p;
+    for (int64_t d = 1; d <= depth; ++d) {
+      s[d] = s[d - 1] + weight / static_cast<double>(d);
+      w[d] = w[d - 1] + weight;
+      weight *= p;
+    }
+  }
+};
+
+struct Term {
+  double value, slope;
+};
+
+// What an entry adds to the overlap of a group of n, if its targets spans the
+// ranks `top` to `bottom` and its real-valued rank is `real`.
+Term term(const DepthTables& t, int64_t n, int64_t top, int64_t bottom,
+          double real) {
+  const int64_t k = std::min(n, std::max<int64_t>(1, std::floor(real)));
+  const int64_t m = std::max(k, top);
+  const double span = static_cast<double>(bottom - top + 1);
+  double value = t.s[n] - t.s[std::max(m, bottom) - 1];
+  if (m < bottom) {
+    value += (t.w[bottom - 1] - t.w[m - 1] -
+              (top - 1) * (t.s[bottom - 1] - t.s[m - 1])) /
+             span;
+  }
+  if (k < top) return {value, 0};
+  const double share = std::min(1.0, (k - top + 1) / span);
+  const double slope = -(t.s[k] - t.s[k - 1]) * share;
+  return {value + (real - k) * slope, slope};
+}
+
+template <class S>
+bool is_nan(S x) {
+  return x != x;
+}
+
+// Calls f(begin, end) for each run of equal scores among sorted items.
+template <class S, class F>
+void for_runs(const Groups& g, int64_t group, const Item<S>* items,
+              const S* score, const F& f) {
+  const int64_t begin = g.ptr[group], n = g.ptr[group + 1] - begin;
+  const auto at = [&](int64_t k) {
+    return score[position(g, begin + items[k].place)];
+  };
+  for (int64_t low = 0, high; low < n; low = high) {
+    for (high = low + 1; high < n && at(high) == at(low); ++high) {
+    }
+    f(low, high);
+  }
+}
+
+// Temperatures ###############################################################
+
+struct Moments {
+  double count = 0, mean = 0, square = 0;  // square: sum of (x - mean)^2
+
+  void add(const Moments& other) {
+    if (other.count == 0) return;
+    const double total = count + other.count, delta = other.mean - mean;
+    square += other.square + delta * delta * count * other.count / total;
+    mean += delta * other.count / total;
+    count = total;
+  }
+};
+
+// Of the scores divided by `scale`; NaN if one is not finite.
+template <class T>
+Moments moments(const Groups& g, int64_t group, const T* score, double scale) {
+  Moments m;
+  const int64_t begin = g.ptr[group], end = g.ptr[group + 1];
+  for (int64_t k = begin; k < end; ++k) m.mean += score[position(g, k)] / scale;
+  m.count = static_cast<double>(end - begin);
+  m.mean /= std::max(m.count, 1.0);
+  for (int64_t k = begin; k < end; ++k) {
+    const double delta = score[position(g, k)] / scale - m.mean;
+    m.square += delta * delta;
+  }
+  return m;
+}
+
+template <class T>
+double largest(const T* score, int64_t size, int threads) {
+  const int64_t chunks = size / kChunk + 1;
+  Array<double> most(chunks);
+  parallel_for(usable_threads(threads, size), chunks, [&](int, int64_t c) {
+    double top = 0;
+    const int64_t end = std::min(size, (c + 1) * kChunk);
+    for (int64_t i = c * kChunk; i < end; ++i) {
+      const double x = std::abs(static_cast<double>(score[i]));
+      if (x <= std::numeric_limits<double>::max()) top = std::max(top, x);
+    }
+    most[c] = top;
+  });
+  return *std::max_element(most.data(), most.data() + chunks);
+}
+
+}  // namespace
+
+void check(const Groups& g, const char* perm_name, int threads) {
+  int64_t last = 0;
+  bool rises = g.ptr[0] == 0 && g.ptr[g.count] == g.size;
+  for (int64_t i = 0; i <= g.count && rises; ++i) {
+    rises = g.ptr[i] >= last;
+    last = g.ptr[i];
+  }
+  if (!rises) {
+    throw std::invalid_argument("'ptr' must rise from 0 to " +
+                                std::to_string(g.size));
+  }
+  if (!g.perm) return;
+  std::atomic<bool> inside{true};
+  const int64_t chunks = g.size / kChunk + 1;
+  parallel_for(usable_threads(threads, g.size), chunks, [&](int, int64_t c) {
+    const int64_t end = std::min(g.size, (c + 1) * kChunk);
+    bool all = true;
+    for (int64_t k = c * kChunk; k < end; ++k) {
+      all &= g.perm[k] >= 0 && g.perm[k] < g.size;
+    }
+    if (!all) inside = false;
+  });
+  if (!inside) {
+    throw std::invalid_argument(std::string("'") + perm_name +
+                                "' must hold positions from 0 to " +
+                                std::to_string(g.size - 1));
+  }
+}
+
+template <class T>
+void soft_rank(const Groups& g, const T* score, const T* temperature, T* rank,
+               int32_t* order, int threads) {
+  for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
+    const int64_t longest = longest_group(g, begin, end);
+    Sorter<T> sorter(longest);
+    Array<T> s(longest), fall(longest + 1);
+    Array<double> ranks(longest);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t start = g.ptr[i], n = g.ptr[i + 1] - start;
+      if (n == 0) continue;
+      const Item<T>* items = sorter.sort(g, i, score);
+      int32_t* mine = order + start;
+      for (int64_t k = 0; k < n; ++k) {
+        mine[k] = position(g, start + items[k].place);
+        s[k] = score[mine[k]];
+      }
+      fill_falls(s.data(), temperature[i], n, fall.data());
+      rank_group(fall.data(), n, ranks.data());
+      // An entry that is alone has nobody to hear from that it is broken.
+      const bool broken = is_nan(s[0] + temperature[i]);
+      for (int64_t k = 0; k < n; ++k) {
+        rank[mine[k]] = static_cast<T>(broken ? kNaN : ranks[k]);
+      }
+    }
+  });
+}
+
+template <class T>
+void soft_rank_grad(const Groups& g, const T* grad, const T* score,
+                    const T* temperature, T* out, int threads) {
+  for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
+    const int64_t longest = longest_group(g, begin, end);
+    Array<T> s(longest), v(longest), fall(longest + 1);
+    Array<double> grads(longest);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t start = g.ptr[i], n = g.ptr[i + 1] - start;
+      if (n == 0) continue;
+      for (int64_t k = 0; k < n; ++k) {
+        s[k] = score[position(g, start + k)];
+        v[k] = grad[position(g, start + k)];
+      }
+      fill_falls(s.data(), temperature[i], n, fall.data());
+      grad_group(fall.data(), v.data(), n, grads.data());
+      const double factor = 1 / (2 * static_cast<double>(temperature[i]));
+      for (int64_t k = 0; k < n; ++k) {
+        out[position(g, start + k)] = static_cast<T>(grads[k] * factor);
+      }
+    }
+  });
+}
+
+template <class T, class S>
+void overlap(const Groups& g, const T* rank, const S* target, double p, T* rbo,
+             T* slope, int threads) {
+  const DepthTables tables(p, longest_group(g, 0, g.count));
+  for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
+    Sorter<S> sorter(longest_group(g, begin, end));
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t start = g.ptr[i], n = g.ptr[i + 1] - start;
+      rbo[i] = 1;
+      if (n == 0) continue;
+      const double share = p == 1 ? 1 / static_cast<double>(n) : 1;
+      const Item<S>* items = sorter.sort(g, i, target);
+      double sum = 0;
+      bool broken = false;
+      for_runs(g, i, items, target, [&](int64_t low, int64_t high) {
+        for (int64_t k = low; k < high; ++k) {
+          const int32_t e = position(g, start + items[k].place);
+          if (!std::isfinite(rank[e]) || is_nan(target[e])) {
+            broken = true;
+            continue;
+          }
+          const Term t = term(tables, n, low + 1, high, rank[e]);
+          sum += t.value;
+          slope[e] = static_cast<T>(share * t.slope);
+        }
+      });
+      sum = share * sum + (p == 1 ? 0 : std::pow(p, n));
+      rbo[i] = static_cast<T>(broken ? kNaN : std::min(1.0, sum));
+      if (!broken) continue;
+      for (int64_t k = 0; k < n; ++k) {
+        slope[position(g, start + k)] = static_cast<T>(kNaN);
+      }
+    }
+  });
+}
+
+template <class T>
+void temperatures(const Groups& g, const T* score, double temperature,
+                  bool relative, T* out, int threads) {
+  // The scale keeps squares from overflowing.
+  const double scale = std::max(1.0, largest(score, g.size, threads));
+  const int64_t chunks = g.size / kChunk + 1;
+  Array<Moments> parts(chunks);
+  std::fill(parts.data(), parts.data() + chunks, Moments());
+  Array<double> std(g.count);
+  for_chunks(g, threads, [&](int64_t c, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Moments m = moments(g, i, score, scale);
+      std[i] = std::sqrt(m.square / std::max(m.count, 1.0));
+      if (std::isfinite(std[i])) parts[c].add(m);
+    }
+  });
+  Moments all;
+  for (int64_t c = 0; c < chunks; ++c) all.add(parts[c]);
+  const double spread = std::sqrt(all.square / std::max(all.count, 1.0));
+  const double floor = 1e-3 * spread + std::numeric_limits<T>::epsilon() / scale;
+  for (int64_t i = 0; i < g.count; ++i) {
+    const double unit = relative ? std::max(std[i], floor) * scale : 1;
+    out[i] = static_cast<T>(std::isfinite(std[i]) ? temperature * unit : kNaN);
+  }
+}
+
+template <class S>
+void tie_spans(const Groups& g, const S* score, int32_t* first, int32_t* last,
+               int threads) {
+  for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
+    Sorter<S> sorter(longest_group(g, begin, end));
+    for (int64_t i = begin; i < end; ++i) {
+      const Item<S>* items = sorter.sort(g, i, score);
+      for_runs(g, i, items, score, [&](int64_t low, int64_t high) {
+        for (int64_t k = low; k < high; ++k) {
+          const int32_t e = position(g, g.ptr[i] + items[k].place);
+          first[e] = static_cast<int32_t>(low + 1);
+          last[e] = static_cast<int32_t>(high);
+        }
+      });
+    }
+  });
+}
+
+#define RANKSPMM_INSTANTIATE(T)                                              \
+  template void soft_rank(const Groups&, const T*, const T*, T*, int32_t*,   \
+                          int);                                              \
+  template void soft_rank_grad(const Groups&, const T*, const T*, const T*,  \
+                               T*, int);                                     \
+  template void temperatures(const Groups&, const T*, double, bool, T*, int); \
+  template void overlap(const Groups&, const T*, const float*, double, T*,   \
+                        T*, int);                                            \
+  template void overlap(const Groups&, const T*, const double*, double, T*,  \
+                        T*, int);                                            \
+  template void overlap(const Groups&, const T*, const int64_t*, double, T*, \
+                        T*, int);
+RANKSPMM_INSTANTIATE(float)
+RANKSPMM_INSTANTIATE(double)
+template void tie_spans(const Groups&, const float*, int32_t*, int32_t*, int);
+template void tie_spans(const Groups&, const double*, int32_t*, int32_t*, int);
+template void tie_spans(const Groups&, const int64_t*, int32_t*, int32_t*,
+                        int);
+
+}  // namespace rankspmm

@@ -199,7 +199,8 @@ def _score(u: Tensor, row: Tensor, rowptr: Tensor,
 def _logsumexp(s: Tensor, row: Tensor, num_rows: int) -> Tensor:
     # One row more, for the dropped entries.
     top = s.new_full((num_rows + 1, s.size(1)), -torch.inf)
-    top = top.index_reduce(0, row, s.detach(), 'amax')
+    top = top.scatter_reduce(0, row.unsqueeze(-1).expand_as(s), s.detach(),
+                             'amax')
     top = top.masked_fill(top.isinf(), 0.0)  # of an empty row, or all -inf
     total = torch.zeros_like(top).index_add(0, row, (s - top[row]).exp())
     # The logarithm of an empty sum must not make its gradient NaN.

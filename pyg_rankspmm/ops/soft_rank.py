@@ -15,7 +15,9 @@ from pyg_rankspmm.typing import (
     check_index,
     check_length,
     check_positive,
+    check_tensor,
     describe,
+    flatten,
 )
 
 
@@ -65,17 +67,9 @@ def soft_rank(
         >>> soft_rank(score, index, temperature=10.0)
         tensor([2.0580, 1.9420, 2.0000, 1.0000])
     """
-    check_float('score', score)
-    if score.dim() != 1:
-        raise ValueError(f"'score' must have shape [num_entries] (got "
-                         f"{describe(score)})")
-    check_index('index', index)
-    if index.dim() != 1:
-        raise ValueError(f"'index' must have shape [num_entries] (got "
-                         f"{describe(index)})")
-    check_length('index', index, score.numel(), 'score')
-    check_device('index', index, score.device, 'score')
-    num_groups = count_groups(index)
+    score = flatten('score', check_float('score', score))
+    index = check_groups('index', index, score, 'score')
+    num_groups = count_groups('index', index)
     dtype = reference.accumulator(score.dtype)
     if isinstance(temperature, Tensor):
         if temperature.dim() == 0:
@@ -94,13 +88,47 @@ def soft_rank(
     else:
         check_positive('temperature', temperature)
         temperature = score.new_full((num_groups, ), temperature, dtype=dtype)
-    ptr, perm = group(index.long(), num_groups)
+    ptr, perm = group(index, num_groups)
     return rank_groups(score.to(dtype), temperature, ptr, perm).to(score.dtype)
 
 
-def count_groups(index: Tensor) -> int:
-    """The number of groups that an index counts."""
-    return int(index.max()) + 1 if index.numel() > 0 else 0
+def check_groups(name: str, index: Any, score: Tensor, like: str) -> Tensor:
+    """Checks the group of each entry of a vector of scores."""
+    check_index(name, index)
+    if index.dim() != 1:
+        raise ValueError(f"'{name}' must have shape [num_entries] (got "
+                         f"{describe(index)})")
+    check_length(name, index, score.size(0), like)
+    check_device(name, index, score.device, like)
+    return index.long()
+
+
+def check_target(target: Any, pred: Tensor) -> Tensor:
+    """Checks the true scores that belong to a vector of predictions."""
+    target = flatten('target', check_tensor('target', target))
+    if target.requires_grad:
+        raise ValueError("'target' must not require a gradient; pass "
+                         "'target.detach()'")
+    if target.is_complex():
+        raise TypeError(f"'target' must be real (got {describe(target)})")
+    check_length('target', target, pred.size(0), 'pred')
+    check_device('target', target, pred.device, 'pred')
+    return target
+
+
+def count_groups(name: str, index: Tensor,
+                 dim_size: Optional[int] = None) -> int:
+    """The number of groups that an index counts: what the caller says, or
+    one more than the largest index."""
+    if index.numel() == 0:
+        return dim_size or 0
+    low, high = (int(bound) for bound in index.aminmax())
+    if low < 0:
+        raise ValueError(f"'{name}' must not be negative (got {low})")
+    if dim_size is not None and high >= dim_size:
+        raise ValueError(f"'{name}' must hold indices below the 'dim_size' of "
+                         f"{dim_size} (got {high})")
+    return high + 1 if dim_size is None else dim_size
 
 
 def rank_groups(score: Tensor, temperature: Tensor, ptr: Tensor,

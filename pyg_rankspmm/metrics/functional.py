@@ -5,11 +5,17 @@ import math
 from typing import Any, Optional, Tuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pyg_rankspmm.graph import group
-from pyg_rankspmm.ops.reference import depth_tables, group_of, tie_spans
-from pyg_rankspmm.ops.soft_rank import check_groups, check_target, count_groups
+from pyg_rankspmm.ops.reference import caller_groups, depth_tables
+from pyg_rankspmm.ops.soft_rank import (
+    check_groups,
+    check_target,
+    count_groups,
+    tie_spans,
+)
 from pyg_rankspmm.typing import (
     check_choice,
     check_float,
@@ -82,7 +88,7 @@ def rank_biased_overlap(
     """
     check_probability('p', p)
     pred, target, ptr, perm = _grouped(pred, target, index, dim_size)
-    n, groups = ptr.diff(), _groups_of_entries(ptr, perm)
+    n, groups = ptr.diff(), caller_groups(ptr, perm, pred.numel())
     depth = int(n.max()) if n.numel() > 0 else 0
     overlap = _sum_to(n, groups, _common_depths(pred, target, ptr, perm, p,
                                                 depth, n[groups]))
@@ -143,13 +149,14 @@ def kendall_tau(
         tensor(0.6667, dtype=torch.float64)
     """
     pred, target, ptr, perm = _grouped(pred, target, index, dim_size)
-    n, groups = ptr.diff(), _groups_of_entries(ptr, perm)
-    x, y = (tie_spans(score, ptr, perm)[0] for score in (pred, target))
-    both = _joint_rank(x, y, groups)
+    n, groups = ptr.diff(), caller_groups(ptr, perm, pred.numel())
+    x, y = (tie_spans(score, ptr, perm)[0].long() for score in (pred, target))
+    both = _joint_rank(groups, x, y)
+    x, y = _joint_rank(groups, x), _joint_rank(groups, y)
     pairs = n * (n - 1) // 2
     tied_x, tied_y, tied_both = (_tied_pairs(rank, n, groups)
                                  for rank in (x, y, both))
-    discordant = _inversions(x, y, both, n, groups)
+    discordant = _inversions(both, y, n, groups)
     untied = pairs - tied_x - tied_y + tied_both
     scale = ((pairs - tied_x).double() * (pairs - tied_y).double()).sqrt()
     out = (untied - 2 * discordant) / scale  # 0 / 0 where undefined
@@ -244,12 +251,6 @@ def _grouped(
     return (pred, target, *group(index, num_groups))
 
 
-def _groups_of_entries(ptr: Tensor, perm: Tensor) -> Tensor:
-    """The group of each entry, in the caller's order."""
-    groups = group_of(ptr, perm.numel())
-    return torch.zeros_like(groups).index_copy(0, perm.long(), groups)
-
-
 def _sum_to(n: Tensor, groups: Tensor, value: Tensor) -> Tensor:
     return value.new_zeros(n.numel()).index_add(0, groups, value)
 
@@ -287,8 +288,8 @@ def _common_depths(pred: Tensor, target: Tensor, ptr: Tensor, perm: Tensor,
     both begin, quadratic while both rise, linear while one does, then 1.
     """
     s, w, q = depth_tables(p, depth, pred.device)
-    t1, b1 = tie_spans(pred, ptr, perm)
-    t2, b2 = tie_spans(target, ptr, perm)
+    t1, b1 = (x.long() for x in tie_spans(pred, ptr, perm))
+    t2, b2 = (x.long() for x in tie_spans(target, ptr, perm))
     late_first = b1 > b2  # 1 is the one that is full sooner
     t1, t2 = torch.where(late_first, t2, t1), torch.where(late_first, t1, t2)
     b1, b2 = torch.where(late_first, b2, b1), torch.where(late_first, b1, b2)
@@ -311,43 +312,41 @@ def _common_depths(pred: Tensor, target: Tensor, ptr: Tensor, perm: Tensor,
 # Kendall #####################################################################
 
 
-def _joint_rank(x: Tensor, y: Tensor, groups: Tensor) -> Tensor:
-    """A number for each pair (x, y) of a group that rises with x, then y,
-    dense from 0 on over all groups."""
-    order = torch.sort(y, stable=True)[1]
-    for key in (x, groups):
+def _joint_rank(*keys: Tensor) -> Tensor:
+    """A number for each combination of keys that rises with the first key,
+    then the next; dense from 0 on."""
+    order = torch.arange(keys[0].numel(), device=keys[0].device)
+    for key in reversed(keys):
         order = order[torch.sort(key[order], stable=True)[1]]
-    new = torch.zeros_like(x)
-    for key in (groups, x, y):
+    new = torch.zeros_like(order)
+    for key in keys:
         new[1:] |= (key[order].diff() != 0).long()
-    return torch.zeros_like(x).index_copy(0, order, new.cumsum(0))
+    return torch.zeros_like(order).index_copy(0, order, new.cumsum(0))
 
 
 def _tied_pairs(rank: Tensor, n: Tensor, groups: Tensor) -> Tensor:
-    """The number of pairs with equal ranks in each group."""
-    _, inverse, count = torch.unique(torch.stack([groups, rank]), dim=1,
-                                     return_inverse=True, return_counts=True)
+    """The number of pairs in each group that share a rank; ranks do not repeat
+    from group to group."""
+    count = torch.bincount(rank)[rank]
     # Each entry of a tie of c counts for (c - 1) / 2 pairs.
-    return _sum_to(n, groups, count[inverse] - 1) // 2
+    return _sum_to(n, groups, count - 1) // 2
 
 
-def _inversions(x: Tensor, y: Tensor, both: Tensor, n: Tensor,
-                groups: Tensor) -> Tensor:
-    """The number of pairs in each group that rise in x and fall in y.
+def _inversions(both: Tensor, y: Tensor, n: Tensor, groups: Tensor) -> Tensor:
+    """The number of pairs in each group that rise in x and fall in y; 'both'
+    rises with the group, x and y, and 'y' with the group and y.
 
     A radix sort by y, from the highest bit on, of entries sorted by x: an
     entry whose bit is 0 is inverted with all entries whose bit is 1 that come
     before it and agree in the higher bits.
     """
-    key = _joint_rank(y, torch.zeros_like(y), groups)  # rises with the group
     order = torch.sort(both, stable=True)[1]
-    key, owner = key[order], groups[order]
+    key, owner = y[order], groups[order]
     total = torch.zeros_like(n)
-    for bit in reversed(range(max(1, key.numel()).bit_length())):
+    for bit in reversed(range(key.numel().bit_length())):
         block, one = key >> (bit + 1), (key >> bit) & 1
-        ones = one.cumsum(0)
-        begin = torch.searchsorted(block, block)
-        before = ones - torch.nn.functional.pad(ones, (1, 0))[begin]
+        ones = F.pad(one.cumsum(0), (1, 0))
+        before = ones[:-1] - ones[torch.searchsorted(block, block)]
         total.index_add_(0, owner, torch.where(one == 0, before, 0))
         order = torch.sort(key >> bit, stable=True)[1]
         key, owner = key[order], owner[order]

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from pyg_rankspmm.graph import group
-from pyg_rankspmm.ops.reference import accumulator, group_of
+from pyg_rankspmm.ops.reference import accumulator
 from pyg_rankspmm.ops.soft_rank import (
     check_groups,
     check_target,
     count_groups,
     overlap,
     rank_groups,
+    temperatures,
 )
 from pyg_rankspmm.typing import (
     check_bool,
@@ -148,7 +149,7 @@ class RankingLoss(torch.nn.Module):
         pred, target, index = self._check(pred, target, edge_label_index)
         index, dim_size = self._groups(index, dim_size)
         ptr, perm = group(index, dim_size)
-        tau = self._temperatures(pred, ptr, perm)
+        tau = temperatures(pred, ptr, perm, self.temperature, self.relative)
         rank = rank_groups(pred, tau, ptr, perm)
         loss = 1.0 - overlap(rank, target, ptr, perm, self.p)
 
@@ -190,36 +191,6 @@ class RankingLoss(torch.nn.Module):
         begin = torch.cat([ordered[:1] < ordered[:1], ordered.diff() != 0])
         return torch.zeros_like(index).index_copy(
             0, order, begin.cumsum(0)), index.numel()
-
-    @torch.no_grad()
-    def _temperatures(self, pred: Tensor, ptr: Tensor,
-                      perm: Tensor) -> Tensor:
-        """The temperature of each group; NaN if its predictions are not
-        finite."""
-        x = pred.detach()[perm.long()].to(torch.float64)
-        groups = group_of(ptr, x.numel())
-        count = ptr.diff()
-
-        def total(value: Tensor) -> Tensor:
-            return value.new_zeros(count.numel()).index_add(0, groups, value)
-
-        broken = total(x - x) != 0  # inf - inf and NaN - NaN are NaN
-        if not self.relative:
-            tau = torch.full_like(count, self.temperature, dtype=pred.dtype)
-            return tau.masked_fill(broken, torch.nan)
-        x = x.masked_fill(broken[groups], 0.0)
-        scale = torch.cat([x.abs(), x.new_ones(1)]).amax()
-        x = x / scale  # so that no square overflows
-        mean = total(x) / count.clamp(min=1)
-        deviation = x - mean[groups]
-        std = (total(deviation**2) / count.clamp(min=1)).sqrt()
-        # Equal predictions must not make the temperature 0.
-        keep = (~broken[groups]).to(x.dtype)
-        n = keep.sum().clamp(min=1.0)
-        spread = ((x - x.sum() / n)**2 * keep).sum().div(n).sqrt()
-        floor = 1e-3 * spread + torch.finfo(pred.dtype).eps / scale
-        tau = self.temperature * torch.maximum(std, floor) * scale
-        return tau.masked_fill(broken, torch.nan).to(pred.dtype)
 
     def extra_repr(self) -> str:
         return (f'p={self.p}, temperature={self.temperature}, '

@@ -284,12 +284,13 @@ def soft_rank(
     In falling order the sum splits at i into two recurrences,
     rank_k = k - up_k / 2 + dn_k / 2, as F is an exponential on either side.
     """
-    s = score[order]
-    first = _is_first(ptr, group)
-    fall = _fall(s, temperature[group], first)
-    up, dn = _up_and_down(fall, torch.ones_like(fall), first)
-    k = torch.arange(s.numel(), device=s.device) - ptr[group] + 1
-    rank = k.to(s.dtype) - up / 2 + dn / 2
+    s, tau = score[order], temperature[group]
+    offset, last = _offsets(ptr, group)
+    fall = _fall(s, tau, offset)
+    up, dn = _up_and_down(fall, torch.ones_like(fall), offset, last)
+    rank = (offset + 1).to(s.dtype) - up / 2 + dn / 2
+    # An entry that is alone has nobody to hear from that it is broken.
+    rank = torch.where((s + tau).isnan(), torch.nan, rank)
     return torch.zeros_like(rank).index_copy(0, order, rank)
 
 
@@ -303,47 +304,56 @@ def soft_rank_backward(
 ) -> Tensor:
     r"""ds_k = (U_k + V_k - v_k (up_k + dn_k)) / (2 temperature)."""
     s, v, tau = score[order], grad[order], temperature[group]
-    first = _is_first(ptr, group)
-    fall = _fall(s, tau, first)
-    up, dn = _up_and_down(fall, torch.ones_like(fall), first)
-    u, w = _up_and_down(fall, v, first)
+    offset, last = _offsets(ptr, group)
+    fall = _fall(s, tau, offset)
+    up, dn = _up_and_down(fall, torch.ones_like(fall), offset, last)
+    u, w = _up_and_down(fall, v, offset, last)
     out = (u + w - v * (up + dn)) / (2 * tau)
     return torch.zeros_like(out).index_copy(0, order, out)
 
 
-def _is_first(ptr: Tensor, group: Tensor) -> Tensor:
-    return ptr[group] == torch.arange(group.numel(), device=group.device)
+def _offsets(ptr: Tensor, group: Tensor) -> Tuple[Tensor, Tensor]:
+    """How many entries of its group stand before each entry, and behind."""
+    position = torch.arange(group.numel(), device=group.device)
+    return position - ptr[group], ptr[group + 1] - 1 - position
 
 
-def _fall(s: Tensor, tau: Tensor, first: Tensor) -> Tensor:
-    """exp(-(s_(k-1) - s_k) / tau) <= 1 and, before a group begins, 0."""
-    gap = torch.where(first | (s == s.roll(1)), 0, s.roll(1) - s)
-    return torch.where(first, 0, (-gap / tau).exp())
+def _fall(s: Tensor, tau: Tensor, offset: Tensor) -> Tensor:
+    """exp(-(s_(k-1) - s_k) / tau) <= 1 and, where a group begins, 0."""
+    above = s.roll(1)
+    # Equal infinities are as close as other equal scores. (Those keep their
+    # difference: the second derivative needs it.)
+    skip = (offset == 0) | (s.isinf() & (s == above))
+    gap = torch.where(skip, 0, above - s)
+    return torch.where(offset == 0, 0, (-gap / tau).exp())
 
 
-def _up_and_down(fall: Tensor, v: Tensor,
-                 first: Tensor) -> Tuple[Tensor, Tensor]:
+def _up_and_down(fall: Tensor, v: Tensor, offset: Tensor,
+                 behind: Tensor) -> Tuple[Tensor, Tensor]:
     r"""up_k = fall_k (v_(k-1) + up_(k-1)) and
     dn_k = fall_(k+1) (v_(k+1) + dn_(k+1))."""
-    last = first.roll(-1)
-    rise = torch.where(last, 0, fall.roll(-1))
-    up = _scan(fall, torch.where(first, 0, fall * v.roll(1)), first)
-    dn = _scan(rise.flip(0), torch.where(last, 0, rise * v.roll(-1)).flip(0),
-               last.flip(0))
-    return up, dn.flip(0)
+    rise = torch.where(behind == 0, 0, fall.roll(-1))
+    up = _scan(fall, _fetch(v, offset, 1), offset, 1)
+    dn = _scan(rise, _fetch(v, behind, -1), behind, -1)
+    return up, dn
 
 
-def _scan(a: Tensor, b: Tensor, first: Tensor) -> Tensor:
-    """y_k = a_k y_(k-1) + b_k from the first entry of each group on, in as
-    many steps as the number of entries has bits."""
-    position = torch.arange(a.numel(), device=a.device)
-    inside, step = position - _run_start(first), 1
-    while step < a.numel():
-        linked = inside >= step
-        b = torch.where(linked, a * b.roll(step) + b, b)
-        a = torch.where(linked, a * a.roll(step), a)
-        step *= 2
-    return b
+def _scan(a: Tensor, v: Tensor, offset: Tensor, shift: int) -> Tensor:
+    """y_k = a_k (v_k + y_(k-shift)) along each group, in as many steps as
+    the number of entries has bits (that of the longest group would do, but is
+    not known before the data)."""
+    y = a * v
+    for bit in range(max(0, a.numel() - 1).bit_length()):
+        reach = shift << bit
+        y = y + a * _fetch(y, offset, reach)
+        a = a * _fetch(a, offset, reach)
+    return y
+
+
+def _fetch(x: Tensor, offset: Tensor, reach: int) -> Tensor:
+    """x_(k-reach), and 0 where that is in another group. (Masked here, since
+    0 times the NaN of another group is NaN.)"""
+    return torch.where(offset >= abs(reach), x.roll(reach), 0)
 
 
 def _run_start(first: Tensor) -> Tensor:
@@ -359,14 +369,13 @@ def tie_spans(score: Tensor, ptr: Tensor,
     r"""The first and the last rank (1-based, falling) of the entries of the
     group that have the same score, in the caller's order."""
     order, group = sort_groups(score, ptr, perm)
-    s, first = score[order], _is_first(ptr, group)
-    begin = first | (s != s.roll(1))
-    end = first.roll(-1) | (s != s.roll(-1))
-    offset = ptr[group] - 1
-    top = _run_start(begin) - offset
-    bottom = s.numel() - 1 - _run_start(end.flip(0)).flip(0) - offset
-    return (torch.zeros_like(top).index_copy(0, order, top),
-            torch.zeros_like(bottom).index_copy(0, order, bottom))
+    s = score[order]
+    offset, behind = _offsets(ptr, group)
+    start = _run_start((offset == 0) | (s != s.roll(1)))
+    stop = _run_start(((behind == 0) | (s != s.roll(-1))).flip(0)).flip(0)
+    start, stop = start - ptr[group] + 1, s.numel() - stop - ptr[group]
+    return (torch.zeros_like(start).index_copy(0, order, start),
+            torch.zeros_like(stop).index_copy(0, order, stop))
 
 
 def depth_tables(p: float, depth: int,
@@ -376,50 +385,87 @@ def depth_tables(p: float, depth: int,
     w_d = (1 - p) p^(d - 1), and 1 for p = 1."""
     d = torch.arange(1, depth + 1, dtype=torch.float64, device=device)
     w = torch.ones_like(d) if p == 1.0 else (1.0 - p) * p**(d - 1.0)
-    s, w, q = (F.pad(x.cumsum(0), (1, 0))
-               for x in (w / d, w, w * d))
+    s, w, q = (F.pad(x.cumsum(0), (1, 0)) for x in (w / d, w, w * d))
     return s, w, q
 
 
 def rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
         p: float) -> Tuple[Tensor, Tensor]:
     r"""The Rank-Biased Overlap of each group, and its derivative for each
-    rank. Ranks are real; the overlap is linear between two whole ones."""
-    n = ptr.diff()
-    group = group_of(ptr, rank.numel())
-    if perm is not None:
-        group = torch.zeros_like(group).index_copy(0, perm.long(), group)
-    top, bottom = tie_spans(target, ptr, perm)
-    depth = int(n.max()) if n.numel() > 0 else 0
-    s, w, _ = depth_tables(p, depth, rank.device)
+    rank. Ranks are real; the overlap is linear between two whole ones.
 
-    size = n[group]
-    real = rank.to(torch.float64)
-    k = torch.minimum(real.nan_to_num(1.0).floor().clamp(min=1).long(), size)
+    An item whose target ties span the ranks t to b adds c(r) to the overlap.
+    The best it can add is c(t), and the sum of these is what equal rankings
+    have, RBO = 1. So RBO = 1 - sum of (c(t) - c(r)), without rounding where
+    the rankings are equal, and the same for p < 1 and p = 1.
+    """
+    group = caller_groups(ptr, perm, rank.numel())
+    top, bottom = tie_spans(target, ptr, perm)
+    n = ptr.diff()
+    s, w, _ = depth_tables(p, int(n.max()) if n.numel() > 0 else 0,
+                           rank.device)
     span = bottom - top + 1
-    m = torch.maximum(k, top)
-    whole = s[size] - s[torch.maximum(m, bottom) - 1]
-    part = (w[bottom - 1] - w[m - 1] -
-            (top - 1) * (s[bottom - 1] - s[m - 1])) / span
-    c = whole + torch.where(m < bottom, part, 0.0)
+
+    def behind(m: Tensor) -> Tensor:  # c(top) - c(m)
+        low, high = torch.minimum(m, bottom) - 1, torch.maximum(m, bottom) - 1
+        part = (w[low] - w[top - 1]) - (top - 1) * (s[low] - s[top - 1])
+        return s[high] - s[bottom - 1] + part / span
+
+    real = rank.to(torch.float64)
+    k = torch.minimum(real.nan_to_num(1.0).floor().clamp(min=1).long(),
+                      n[group])
     share = ((k - top + 1) / span).clamp(max=1.0)
     slope = torch.where(k >= top, -(s[k] - s[k - 1]) * share, 0.0)
-    c = c + (real - k) * slope
-
-    out = torch.zeros_like(n, dtype=torch.float64).index_add(0, group, c)
+    loss = behind(torch.maximum(k, top)) - (real - k) * slope
     if p == 1.0:
-        out = torch.where(n > 0, out / n.clamp(min=1), 1.0)
-        slope = slope / size
-    else:
-        out = out + p**n.to(torch.float64)
-    broken = torch.zeros_like(out).index_add(0, group, real + _nan(target))
-    out = torch.where(broken.isfinite(), out.clamp(max=1.0), torch.nan)
-    slope = torch.where(broken.isfinite()[group], slope, torch.nan)
+        loss, slope = loss / n[group], slope / n[group]
+
+    zero = torch.zeros_like(n, dtype=torch.float64)
+    broken = ~zero.index_add(0, group, real + _nan(target)).isfinite()
+    out = 1.0 - zero.index_add(0, group, loss).clamp(min=0.0)
+    out = out.masked_fill(broken, torch.nan)
+    slope = slope.masked_fill(broken[group], torch.nan)
     return out.to(rank.dtype), slope.to(rank.dtype)
+
+
+def caller_groups(ptr: Tensor, perm: Optional[Tensor],
+                  num_entries: int) -> Tensor:
+    """The group of each entry, in the caller's order."""
+    group = group_of(ptr, num_entries)
+    if perm is None:
+        return group
+    return torch.zeros_like(group).index_copy(0, perm.long(), group)
 
 
 def _nan(x: Tensor) -> Tensor:
     """NaN where x is NaN, else 0."""
-    if not x.is_floating_point():
-        return torch.zeros_like(x, dtype=torch.float64)
     return torch.where(x.isnan(), torch.nan, 0.0).to(torch.float64)
+
+
+def temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
+                 temperature: float, relative: bool) -> Tensor:
+    r"""The temperature of each group in units of the scores, NaN if one of
+    them is not finite.
+
+    A relative one is in standard deviations of the scores of the group; groups
+    of equal scores have 1/1000 of that of all scores.
+    """
+    n, group = ptr.diff(), caller_groups(ptr, perm, score.numel())
+    x = score.to(torch.float64)
+
+    def total(value: Tensor) -> Tensor:
+        return value.new_zeros(n.numel()).index_add(0, group, value)
+
+    broken = total(x - x) != 0  # inf - inf and NaN - NaN are NaN
+    keep = ~broken[group]
+    x = torch.where(keep, x, 0.0)
+    scale = torch.cat([x.abs(), x.new_ones(1)]).amax()  # no square overflows
+    x = x / scale
+    mean = total(x) / n.clamp(min=1)
+    std = (total((x - mean[group])**2) / n.clamp(min=1)).sqrt()
+    count = keep.sum().clamp(min=1)
+    spread = (torch.where(keep, x - x.sum() / count, 0.0)**2).sum() / count
+    floor = 1e-3 * spread.sqrt() + torch.finfo(score.dtype).eps / scale
+    unit = torch.maximum(std, floor) * scale
+    out = temperature * (unit if relative else torch.ones_like(unit))
+    return out.masked_fill(broken, torch.nan).to(score.dtype)

@@ -151,6 +151,25 @@ def overlap(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
     return _rbo(rank, target, ptr, perm, p)[0]
 
 
+def temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
+                 temperature: float, relative: bool) -> Tensor:
+    r"""The temperature of each group in units of the scores, shape
+    :obj:`[num_groups]`, without a gradient; :obj:`NaN` if a score is not
+    finite.
+
+    A relative one is given in standard deviations of the scores of the group.
+    """
+    return _temperatures(score.detach(), ptr, perm, temperature, relative)
+
+
+def tie_spans(score: Tensor, ptr: Tensor,
+              perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    r"""The first and the last rank of the entries that tie with each entry
+    in its group, counted from 1 by falling score, shape :obj:`[num_entries]`
+    each."""
+    return _tie_spans(score, ptr, perm)
+
+
 # The operators ##############################################################
 
 
@@ -182,11 +201,19 @@ def _soft_rank_backward(ctx: Any, grad: Tensor,
     grad_temperature = None
     if ctx.needs_input_grad[1]:
         # Ranks do not change when scores and temperature grow together.
-        groups = reference.group_of(ptr, score.numel())
-        share = (score * grad_score)[order.long()]
-        grad_temperature = -torch.zeros_like(temperature).index_add(
-            0, groups, share) / temperature
+        grad_temperature = -_sum_of_moments(score, grad_score, ptr,
+                                            order.long()) / temperature
     return grad_score, grad_temperature, None, None
+
+
+def _sum_of_moments(score: Tensor, grad: Tensor, ptr: Tensor,
+                    order: Tensor) -> Tensor:
+    """The sum of score * grad over each group, whose grad sums to 0."""
+    groups = reference.group_of(ptr, score.numel())
+    score, grad = score[order], grad[order]
+    # Far from 0, the differences of the scores alone carry the sum.
+    score = score - score[ptr[groups]].detach()
+    return score.new_zeros(ptr.numel() - 1).index_add(0, groups, score * grad)
 
 
 def _soft_rank_grad_reference(grad: Tensor, score: Tensor,
@@ -234,10 +261,26 @@ def _rbo_save(ctx: Any, inputs: Tuple[Any, ...],
 def _rbo_backward(ctx: Any, grad: Tensor,
                   _: Any) -> Tuple[Optional[Tensor], ...]:
     ptr, perm, slope = ctx.saved_tensors
-    grad = grad[reference.group_of(ptr, slope.numel())]
-    if perm is not None:
-        grad = torch.zeros_like(grad).index_copy(0, perm.long(), grad)
-    return grad * slope, None, None, None, None
+    groups = reference.caller_groups(ptr, perm, slope.numel())
+    return grad[groups] * slope, None, None, None, None
+
+
+def _temperatures_fake(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
+                       temperature: float, relative: bool) -> Tensor:
+    return score.new_empty(ptr.numel() - 1)
+
+
+def _tie_spans_reference(score: Tensor, ptr: Tensor,
+                         perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    dtype = index_dtype(score.numel())
+    first, last = reference.tie_spans(score, ptr, perm)
+    return first.to(dtype), last.to(dtype)
+
+
+def _tie_spans_fake(score: Tensor, ptr: Tensor,
+                    perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    first = score.new_empty(score.numel(), dtype=index_dtype(score.numel()))
+    return first, torch.empty_like(first)
 
 
 _soft_rank = define(
@@ -252,3 +295,9 @@ _rbo = define(
     'rbo(Tensor rank, Tensor target, Tensor ptr, Tensor? perm, float p) -> '
     '(Tensor rbo, Tensor slope)', reference.rbo, _rbo_fake, _rbo_backward,
     _rbo_save)
+_tie_spans = define(
+    'tie_spans(Tensor score, Tensor ptr, Tensor? perm) -> '
+    '(Tensor first, Tensor last)', _tie_spans_reference, _tie_spans_fake)
+_temperatures = define(
+    'temperatures(Tensor score, Tensor ptr, Tensor? perm, float temperature, '
+    'bool relative) -> Tensor', reference.temperatures, _temperatures_fake)

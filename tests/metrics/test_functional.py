@@ -65,7 +65,7 @@ def test_rbo_without_ties(p, data):
 def test_rbo_with_ties_is_the_mean_over_all_orders(p, entries):
     pred, target = zip(*entries)
     assert one_group(pred, target, p=p) == pytest.approx(
-        mean_rbo(pred, target, p), abs=1e-13)
+        mean_rbo(pred, target, p), abs=1e-11)  # up to 14,400 terms
 
 
 def test_rbo_of_a_list_and_its_reverse():

@@ -156,6 +156,10 @@ def test_opcheck():
     ptr, perm = group(index, 6)
     ops = torch.ops.pyg_rankspmm
     for perm in (perm, None):
+        torch.library.opcheck(ops.tie_spans.default, (score, ptr, perm))
+        for relative in (True, False):
+            torch.library.opcheck(ops.temperatures.default,
+                                  (score.detach(), ptr, perm, 0.3, relative))
         torch.library.opcheck(ops.soft_rank.default,
                               (score, temperature, ptr, perm))
         rank, order = ops.soft_rank(score, temperature, ptr, perm)

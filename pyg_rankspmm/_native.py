@@ -22,10 +22,15 @@ from torch import Tensor
 
 from pyg_rankspmm import graph as G
 from pyg_rankspmm._library import LIBRARY
-from pyg_rankspmm.ops import soft_rank as S
+from pyg_rankspmm.ops import reference
 from pyg_rankspmm.ops.attention import (
     _attention_grad_reference,
     _attention_reference,
+)
+from pyg_rankspmm.ops.soft_rank import (
+    _soft_rank_grad_reference,
+    _soft_rank_reference,
+    _tie_spans_reference,
 )
 from pyg_rankspmm.ops.spmm import _sddmm_reference, _spmm_reference
 from pyg_rankspmm.typing import describe
@@ -389,7 +394,7 @@ def _takes_scores(score: Tensor, ptr: Tensor, perm: Optional[Tensor]) -> bool:
 def _soft_rank(score: Tensor, temperature: Tensor, ptr: Tensor,
                perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
     if not _takes_scores(score, ptr, perm):
-        return S._soft_rank_reference(score, temperature, ptr, perm)
+        return _soft_rank_reference(score, temperature, ptr, perm)
     groups = _Groups(ptr, perm, score.numel())
     _check('score', score, (score.numel(), ), score.dtype)
     _check('temperature', temperature, (groups.num_groups, ), score.dtype)
@@ -405,7 +410,7 @@ def _soft_rank(score: Tensor, temperature: Tensor, ptr: Tensor,
 def _soft_rank_backward(grad: Tensor, score: Tensor, temperature: Tensor,
                         ptr: Tensor, order: Tensor) -> Tensor:
     if not _takes_scores(score, ptr, order):
-        return S._soft_rank_grad_reference(grad, score, temperature, ptr,
+        return _soft_rank_grad_reference(grad, score, temperature, ptr,
                                            order)
     groups = _Groups(ptr, order, score.numel(), 'order')
     _check('score', score, (score.numel(), ), score.dtype)
@@ -430,7 +435,7 @@ def _comparable(target: Tensor) -> Tensor:
 def _rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
          p: float) -> Tuple[Tensor, Tensor]:
     if not _takes_scores(rank, ptr, perm):
-        return S._rbo_reference(rank, target, ptr, perm, p)
+        return reference.rbo(rank, target, ptr, perm, p)
     groups = _Groups(ptr, perm, rank.numel())
     _check('rank', rank, (rank.numel(), ), rank.dtype)
     _check('target', target, (rank.numel(), ), target.dtype)
@@ -445,7 +450,7 @@ def _rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
 def _temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
                   temperature: float, relative: bool) -> Tensor:
     if not _takes_scores(score, ptr, perm):
-        return S._temperatures_reference(score, ptr, perm, temperature,
+        return reference.temperatures(score, ptr, perm, temperature,
                                          relative)
     groups = _Groups(ptr, perm, score.numel())
     _check('score', score, (score.numel(), ), score.dtype)
@@ -461,7 +466,7 @@ def _tie_spans(score: Tensor, ptr: Tensor,
                perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
     if not _fits(score.numel()) or (perm is not None
                                     and perm.dtype != torch.int32):
-        return S._tie_spans_reference(score, ptr, perm)
+        return _tie_spans_reference(score, ptr, perm)
     groups = _Groups(ptr, perm, score.numel())
     _check('score', score, (score.numel(), ), score.dtype)
     score_ = _comparable(score)

@@ -200,26 +200,24 @@ struct DepthTables {
 };
 
 struct Term {
-  double value, slope;
+  double loss, slope;  // slope: of the overlap
 };
 
-// What an entry adds to the overlap of a group of n, if its targets spans the
-// ranks `top` to `bottom` and its real-valued rank is `real`.
+// How much less an entry adds to the overlap of a group of n than it could, if
+// its targets span the ranks `top` to `bottom` and its real-valued rank is
+// `real`.
 Term term(const DepthTables& t, int64_t n, int64_t top, int64_t bottom,
           double real) {
   const int64_t k = std::min(n, std::max<int64_t>(1, std::floor(real)));
-  const int64_t m = std::max(k, top);
+  if (k < top) return {0, 0};
+  const int64_t low = std::min(k, bottom) - 1, high = std::max(k, bottom) - 1;
   const double span = static_cast<double>(bottom - top + 1);
-  double value = t.s[n] - t.s[std::max(m, bottom) - 1];
-  if (m < bottom) {
-    value += (t.w[bottom - 1] - t.w[m - 1] -
-              (top - 1) * (t.s[bottom - 1] - t.s[m - 1])) /
-             span;
-  }
-  if (k < top) return {value, 0};
+  const double part = (t.w[low] - t.w[top - 1]) -
+                      (top - 1) * (t.s[low] - t.s[top - 1]);
   const double share = std::min(1.0, (k - top + 1) / span);
   const double slope = -(t.s[k] - t.s[k - 1]) * share;
-  return {value + (real - k) * slope, slope};
+  return {t.s[high] - t.s[bottom - 1] + part / span - (real - k) * slope,
+          slope};
 }
 
 template <class S>
@@ -382,7 +380,7 @@ void overlap(const Groups& g, const T* rank, const S* target, double p, T* rbo,
       if (n == 0) continue;
       const double share = p == 1 ? 1 / static_cast<double>(n) : 1;
       const Item<S>* items = sorter.sort(g, i, target);
-      double sum = 0;
+      double loss = 0;
       bool broken = false;
       for_runs(g, i, items, target, [&](int64_t low, int64_t high) {
         for (int64_t k = low; k < high; ++k) {
@@ -392,12 +390,12 @@ void overlap(const Groups& g, const T* rank, const S* target, double p, T* rbo,
             continue;
           }
           const Term t = term(tables, n, low + 1, high, rank[e]);
-          sum += t.value;
+          loss += t.loss;
           slope[e] = static_cast<T>(share * t.slope);
         }
       });
-      sum = share * sum + (p == 1 ? 0 : std::pow(p, n));
-      rbo[i] = static_cast<T>(broken ? kNaN : std::min(1.0, sum));
+      rbo[i] = static_cast<T>(broken ? kNaN
+                                     : 1 - std::max(0.0, share * loss));
       if (!broken) continue;
       for (int64_t k = 0; k < n; ++k) {
         slope[position(g, start + k)] = static_cast<T>(kNaN);

@@ -24,7 +24,7 @@ namespace {
 // depend on their number.
 constexpr int64_t kSegment = 1024;
 constexpr int kMaxBlock = 32;  // entries whose gathered rows stay in L1
-constexpr int kAhead = 8;      // entries of prefetching, features
+constexpr int kAhead = 12;     // entries of prefetching, features
 constexpr int kAheadNarrow = 24;  // entries of prefetching, logits
 constexpr int64_t kLine = 64;
 

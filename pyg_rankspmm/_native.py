@@ -447,6 +447,20 @@ def _rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
     return out, slope
 
 
+def _rbo_backward(grad: Tensor, slope: Tensor, ptr: Tensor,
+                  perm: Optional[Tensor]) -> Tensor:
+    if not _takes_scores(slope, ptr, perm):
+        return reference.rbo_backward(grad, slope, ptr, perm)
+    groups = _Groups(ptr, perm, slope.numel())
+    _check('grad', grad, (groups.num_groups, ), slope.dtype)
+    _check('slope', slope, (slope.numel(), ), slope.dtype)
+    grad_, slope_ = _contiguous(grad, slope)
+    out = torch.empty_like(slope_)
+    _kernel('rbo_grad', slope.dtype)(groups.args, _ptr(grad_), _ptr(slope_),
+                                     _ptr(out), torch.get_num_threads())
+    return out
+
+
 def _temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
                   temperature: float, relative: bool) -> Tensor:
     if not _takes_scores(score, ptr, perm):
@@ -500,6 +514,7 @@ def _register() -> None:
         ('soft_rank', _soft_rank),
         ('soft_rank_backward', _soft_rank_backward),
         ('rbo', _rbo),
+        ('rbo_backward', _rbo_backward),
         ('temperatures', _temperatures),
         ('tie_spans', _tie_spans),
     ):

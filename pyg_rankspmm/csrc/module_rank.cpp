@@ -49,6 +49,15 @@ void rbo(nb::tuple groups, Address rank, Address target, double p, Address out,
 }
 
 template <class T>
+void rbo_grad(nb::tuple groups, Address grad, Address slope, Address out,
+              int threads) {
+  const Groups g = unpack(groups);
+  nb::gil_scoped_release nogil;
+  check(g, "perm", threads);
+  overlap_grad(g, at<const T>(grad), at<const T>(slope), at<T>(out), threads);
+}
+
+template <class T>
 void tau(nb::tuple groups, Address score, double temperature, bool relative,
          Address out, int threads) {
   const Groups g = unpack(groups);
@@ -73,6 +82,7 @@ void bind(nb::module_& m, const std::string& suffix) {
   m.def(("soft_rank" + suffix).c_str(), &rank<T>);
   m.def(("soft_rank_grad" + suffix).c_str(), &rank_grad<T>);
   m.def(("temperatures" + suffix).c_str(), &tau<T>);
+  m.def(("rbo_grad" + suffix).c_str(), &rbo_grad<T>);
   m.def(("rbo" + suffix + "_f32").c_str(), &rbo<T, float>);
   m.def(("rbo" + suffix + "_f64").c_str(), &rbo<T, double>);
   m.def(("rbo" + suffix + "_i64").c_str(), &rbo<T, int64_t>);

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels.h"
 #include "memory.h"
 #include "parallel.h"
 
@@ -83,7 +84,7 @@ struct Item {
   }
 };
 
-constexpr int64_t kRadixSort = 1024;  // entries from which it pays
+constexpr int64_t kRadixSort = 256;  // entries from which it pays
 
 // Byte by byte from the lowest on; a byte that all keys share costs nothing.
 // Returns where the result is: in `items` or in `other`.
@@ -142,12 +143,12 @@ class Sorter {
 // exp(-(s_(k-1) - s_k) / tau) for 0 < k < n, and 0 at both ends.
 template <class T>
 void fill_falls(const T* s, T tau, int64_t n, T* fall) {
-  fall[0] = fall[n] = 0;
   for (int64_t k = 1; k < n; ++k) {
     // Equal infinities are as close as other equal scores.
-    const T gap = s[k] == s[k - 1] ? T{0} : s[k - 1] - s[k];
-    fall[k] = std::exp(-gap / tau);
+    fall[k] = s[k] == s[k - 1] ? T{0} : (s[k] - s[k - 1]) / tau;
   }
+  kernels<T>().exp(fall + 1, n - 1);
+  fall[0] = fall[n] = 0;
 }
 
 // Sums run in double: their terms are of one sign and may be many.
@@ -199,42 +200,49 @@ struct DepthTables {
   }
 };
 
-struct Term {
-  double loss, slope;  // slope: of the overlap
-};
+// How much less than they could the entries of one tie group add to the
+// overlap, if their targets span the ranks `top` to `bottom` of n.
+struct Tie {
+  const double* s;
+  const double* w;
+  int64_t n, top, bottom;
+  double per_rank;  // 1 / (number of entries)
 
-// How much less an entry adds to the overlap of a group of n than it could, if
-// its targets span the ranks `top` to `bottom` and its real-valued rank is
-// `real`.
-Term term(const DepthTables& t, int64_t n, int64_t top, int64_t bottom,
-          double real) {
-  const int64_t k = std::min(n, std::max<int64_t>(1, std::floor(real)));
-  if (k < top) return {0, 0};
-  const int64_t low = std::min(k, bottom) - 1, high = std::max(k, bottom) - 1;
-  const double span = static_cast<double>(bottom - top + 1);
-  const double part = (t.w[low] - t.w[top - 1]) -
-                      (top - 1) * (t.s[low] - t.s[top - 1]);
-  const double share = std::min(1.0, (k - top + 1) / span);
-  const double slope = -(t.s[k] - t.s[k - 1]) * share;
-  return {t.s[high] - t.s[bottom - 1] + part / span - (real - k) * slope,
-          slope};
-}
+  // Of the entry with this real-valued rank; and the slope of the overlap.
+  double loss(double real, double* slope) const {
+    const int64_t k =
+        real < static_cast<double>(n) ? static_cast<int64_t>(real) : n;
+    if (k < top) {
+      *slope = 0;
+      return 0;
+    }
+    if (k >= bottom) {
+      *slope = s[k - 1] - s[k];
+      return s[k - 1] - s[bottom - 1] + (top < bottom ? rise(bottom) : 0.0) -
+             (real - k) * *slope;
+    }
+    *slope = (s[k - 1] - s[k]) * ((k - top + 1) * per_rank);
+    return rise(k) - (real - k) * *slope;
+  }
+
+ private:
+  double rise(int64_t k) const {
+    return (w[k - 1] - w[top - 1] - (top - 1) * (s[k - 1] - s[top - 1])) *
+           per_rank;
+  }
+};
 
 template <class S>
 bool is_nan(S x) {
   return x != x;
 }
 
-// Calls f(begin, end) for each run of equal scores among sorted items.
+// Calls f(begin, end) for each run of equal scores among n sorted items.
 template <class S, class F>
-void for_runs(const Groups& g, int64_t group, const Item<S>* items,
-              const S* score, const F& f) {
-  const int64_t begin = g.ptr[group], n = g.ptr[group + 1] - begin;
-  const auto at = [&](int64_t k) {
-    return score[position(g, begin + items[k].place)];
-  };
+void for_runs(const Item<S>* items, int64_t n, const F& f) {
   for (int64_t low = 0, high; low < n; low = high) {
-    for (high = low + 1; high < n && at(high) == at(low); ++high) {
+    for (high = low + 1; high < n && items[high].key == items[low].key;) {
+      ++high;
     }
     f(low, high);
   }
@@ -254,16 +262,16 @@ struct Moments {
   }
 };
 
-// Of the scores divided by `scale`; NaN if one is not finite.
+// Of the scores times `unit`; NaN if one is not finite.
 template <class T>
-Moments moments(const Groups& g, int64_t group, const T* score, double scale) {
+Moments moments(const Groups& g, int64_t group, const T* score, double unit) {
   Moments m;
   const int64_t begin = g.ptr[group], end = g.ptr[group + 1];
-  for (int64_t k = begin; k < end; ++k) m.mean += score[position(g, k)] / scale;
+  for (int64_t k = begin; k < end; ++k) m.mean += score[position(g, k)] * unit;
   m.count = static_cast<double>(end - begin);
   m.mean /= std::max(m.count, 1.0);
   for (int64_t k = begin; k < end; ++k) {
-    const double delta = score[position(g, k)] / scale - m.mean;
+    const double delta = score[position(g, k)] * unit - m.mean;
     m.square += delta * delta;
   }
   return m;
@@ -382,16 +390,18 @@ void overlap(const Groups& g, const T* rank, const S* target, double p, T* rbo,
       const Item<S>* items = sorter.sort(g, i, target);
       double loss = 0;
       bool broken = false;
-      for_runs(g, i, items, target, [&](int64_t low, int64_t high) {
+      for_runs(items, n, [&](int64_t low, int64_t high) {
+        const Tie tie{tables.s.data(), tables.w.data(), n, low + 1, high,
+                      1 / static_cast<double>(high - low)};
         for (int64_t k = low; k < high; ++k) {
           const int32_t e = position(g, start + items[k].place);
-          if (!std::isfinite(rank[e]) || is_nan(target[e])) {
+          if (!(rank[e] >= 1) || std::isinf(rank[e]) || is_nan(target[e])) {
             broken = true;
             continue;
           }
-          const Term t = term(tables, n, low + 1, high, rank[e]);
-          loss += t.loss;
-          slope[e] = static_cast<T>(share * t.slope);
+          double d;
+          loss += tie.loss(rank[e], &d);
+          slope[e] = static_cast<T>(share * d);
         }
       });
       rbo[i] = static_cast<T>(broken ? kNaN
@@ -405,17 +415,32 @@ void overlap(const Groups& g, const T* rank, const S* target, double p, T* rbo,
 }
 
 template <class T>
+void overlap_grad(const Groups& g, const T* grad, const T* slope, T* out,
+                  int threads) {
+  for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t k = g.ptr[i]; k < g.ptr[i + 1]; ++k) {
+        out[position(g, k)] = grad[i] * slope[position(g, k)];
+      }
+    }
+  });
+}
+
+template <class T>
 void temperatures(const Groups& g, const T* score, double temperature,
                   bool relative, T* out, int threads) {
-  // The scale keeps squares from overflowing.
-  const double scale = std::max(1.0, largest(score, g.size, threads));
+  // A power of two that keeps squares from overflowing.
+  const double scale =
+      std::exp2(std::ceil(std::log2(std::max(1.0, largest(score, g.size,
+                                                          threads)))) -
+                1);
   const int64_t chunks = g.size / kChunk + 1;
   Array<Moments> parts(chunks);
   std::fill(parts.data(), parts.data() + chunks, Moments());
   Array<double> std(g.count);
   for_chunks(g, threads, [&](int64_t c, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const Moments m = moments(g, i, score, scale);
+      const Moments m = moments(g, i, score, 1 / scale);
       std[i] = std::sqrt(m.square / std::max(m.count, 1.0));
       if (std::isfinite(std[i])) parts[c].add(m);
     }
@@ -437,7 +462,7 @@ void tie_spans(const Groups& g, const S* score, int32_t* first, int32_t* last,
     Sorter<S> sorter(longest_group(g, begin, end));
     for (int64_t i = begin; i < end; ++i) {
       const Item<S>* items = sorter.sort(g, i, score);
-      for_runs(g, i, items, score, [&](int64_t low, int64_t high) {
+      for_runs(items, g.ptr[i + 1] - g.ptr[i], [&](int64_t low, int64_t high) {
         for (int64_t k = low; k < high; ++k) {
           const int32_t e = position(g, g.ptr[i] + items[k].place);
           first[e] = static_cast<int32_t>(low + 1);
@@ -454,6 +479,7 @@ void tie_spans(const Groups& g, const S* score, int32_t* first, int32_t* last,
   template void soft_rank_grad(const Groups&, const T*, const T*, const T*,  \
                                T*, int);                                     \
   template void temperatures(const Groups&, const T*, double, bool, T*, int); \
+  template void overlap_grad(const Groups&, const T*, const T*, T*, int);    \
   template void overlap(const Groups&, const T*, const float*, double, T*,   \
                         T*, int);                                            \
   template void overlap(const Groups&, const T*, const double*, double, T*,  \

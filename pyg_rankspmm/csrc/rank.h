@@ -35,6 +35,11 @@ template <class T, class S>
 void overlap(const Groups& groups, const T* rank, const S* target, double p,
              T* rbo, T* slope, int threads);
 
+// The gradient of the ranks: that of the overlap of the group times the slope.
+template <class T>
+void overlap_grad(const Groups& groups, const T* grad, const T* slope, T* out,
+                  int threads);
+
 // The temperature of each group, in units of the scores; NaN where a score is
 // not finite.
 template <class T>

@@ -428,6 +428,13 @@ def rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
     return out.to(rank.dtype), slope.to(rank.dtype)
 
 
+def rbo_backward(grad: Tensor, slope: Tensor, ptr: Tensor,
+                 perm: Optional[Tensor]) -> Tensor:
+    """The gradient of the ranks: that of the overlap of the group times the
+    slope."""
+    return grad[caller_groups(ptr, perm, slope.numel())] * slope
+
+
 def caller_groups(ptr: Tensor, perm: Optional[Tensor],
                   num_entries: int) -> Tensor:
     """The group of each entry, in the caller's order."""

@@ -261,8 +261,25 @@ def _rbo_save(ctx: Any, inputs: Tuple[Any, ...],
 def _rbo_backward(ctx: Any, grad: Tensor,
                   _: Any) -> Tuple[Optional[Tensor], ...]:
     ptr, perm, slope = ctx.saved_tensors
+    return _rbo_grad(grad, slope, ptr, perm), None, None, None, None
+
+
+def _rbo_grad_fake(grad: Tensor, slope: Tensor, ptr: Tensor,
+                   perm: Optional[Tensor]) -> Tensor:
+    return torch.empty_like(slope)
+
+
+def _rbo_grad_save(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _rbo_grad_backward(ctx: Any,
+                       grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+    _, slope, ptr, perm = ctx.saved_tensors
     groups = reference.caller_groups(ptr, perm, slope.numel())
-    return grad[groups] * slope, None, None, None, None
+    total = slope.new_zeros(ptr.numel() - 1)
+    # The slope is a constant: the overlap is linear between two ranks.
+    return total.index_add(0, groups, grad * slope), None, None, None
 
 
 def _temperatures_fake(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
@@ -295,6 +312,10 @@ _rbo = define(
     'rbo(Tensor rank, Tensor target, Tensor ptr, Tensor? perm, float p) -> '
     '(Tensor rbo, Tensor slope)', reference.rbo, _rbo_fake, _rbo_backward,
     _rbo_save)
+_rbo_grad = define(
+    'rbo_backward(Tensor grad, Tensor slope, Tensor ptr, Tensor? perm) -> '
+    'Tensor', reference.rbo_backward, _rbo_grad_fake, _rbo_grad_backward,
+    _rbo_grad_save)
 _tie_spans = define(
     'tie_spans(Tensor score, Tensor ptr, Tensor? perm) -> '
     '(Tensor first, Tensor last)', _tie_spans_reference, _tie_spans_fake)

@@ -177,7 +177,8 @@ def _soft_rank_reference(
         score: Tensor, temperature: Tensor, ptr: Tensor,
         perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
     order, groups = reference.sort_groups(score, ptr, perm)
-    rank = reference.soft_rank(score, temperature, ptr, order, groups)
+    rank = reference.soft_rank(score, temperature, ptr, order, groups,
+                               reference.longest_group(ptr))
     return rank, order.to(index_dtype(score.numel()))
 
 
@@ -221,7 +222,8 @@ def _soft_rank_grad_reference(grad: Tensor, score: Tensor,
                               order: Tensor) -> Tensor:
     groups = reference.group_of(ptr, score.numel())
     return reference.soft_rank_backward(grad, score, temperature, ptr,
-                                        order.long(), groups)
+                                        order.long(), groups,
+                                        reference.longest_group(ptr))
 
 
 def _soft_rank_grad_fake(grad: Tensor, score: Tensor, *args: Any) -> Tensor:
@@ -238,9 +240,10 @@ def _soft_rank_grad_backward(ctx: Any,
     grad_rank, score, temperature, ptr, order = ctx.saved_tensors
 
     def definition(score: Tensor, temperature: Tensor) -> Tensor:
+        # What is traced for a compiler cannot wait for the longest group.
         groups = reference.group_of(ptr, score.numel())
         return reference.soft_rank(score, temperature, ptr, order.long(),
-                                   groups)
+                                   groups, score.numel())
 
     return double_backward(definition, (score, temperature), grad_rank,
                            (grad, None)) + (None, None)

@@ -10,6 +10,7 @@ from pyg_rankspmm._library import define, double_backward
 from pyg_rankspmm.graph import group, index_dtype
 from pyg_rankspmm.ops import reference
 from pyg_rankspmm.typing import (
+    check_count,
     check_device,
     check_float,
     check_index,
@@ -120,6 +121,8 @@ def count_groups(name: str, index: Tensor,
                  dim_size: Optional[int] = None) -> int:
     """The number of groups that an index counts: what the caller says, or
     one more than the largest index."""
+    if dim_size is not None:
+        check_count('dim_size', dim_size)
     if index.numel() == 0:
         return dim_size or 0
     low, high = (int(bound) for bound in index.aminmax())

@@ -10,6 +10,7 @@ from pyg_rankspmm._library import define, double_backward
 from pyg_rankspmm.graph import group, index_dtype
 from pyg_rankspmm.ops import reference
 from pyg_rankspmm.typing import (
+    check_count,
     check_device,
     check_float,
     check_index,
@@ -120,6 +121,8 @@ def count_groups(name: str, index: Tensor,
                  dim_size: Optional[int] = None) -> int:
     """The number of groups that an index counts: what the caller says, or
     one more than the largest index."""
+    if dim_size is not None:
+        check_count('dim_size', dim_size)
     if index.numel() == 0:
         return dim_size or 0
     low, high = (int(bound) for bound in index.aminmax())
@@ -177,7 +180,8 @@ def _soft_rank_reference(
         score: Tensor, temperature: Tensor, ptr: Tensor,
         perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
     order, groups = reference.sort_groups(score, ptr, perm)
-    rank = reference.soft_rank(score, temperature, ptr, order, groups)
+    rank = reference.soft_rank(score, temperature, ptr, order, groups,
+                               reference.longest_group(ptr))
     return rank, order.to(index_dtype(score.numel()))
 
 
@@ -221,7 +225,8 @@ def _soft_rank_grad_reference(grad: Tensor, score: Tensor,
                               order: Tensor) -> Tensor:
     groups = reference.group_of(ptr, score.numel())
     return reference.soft_rank_backward(grad, score, temperature, ptr,
-                                        order.long(), groups)
+                                        order.long(), groups,
+                                        reference.longest_group(ptr))
 
 
 def _soft_rank_grad_fake(grad: Tensor, score: Tensor, *args: Any) -> Tensor:
@@ -238,9 +243,10 @@ def _soft_rank_grad_backward(ctx: Any,
     grad_rank, score, temperature, ptr, order = ctx.saved_tensors
 
     def definition(score: Tensor, temperature: Tensor) -> Tensor:
+        # What is traced for a compiler cannot wait for the longest group.
         groups = reference.group_of(ptr, score.numel())
         return reference.soft_rank(score, temperature, ptr, order.long(),
-                                   groups)
+                                   groups, score.numel())
 
     return double_backward(definition, (score, temperature), grad_rank,
                            (grad, None)) + (None, None)

@@ -236,6 +236,15 @@ def test_what_is_not_finite_stays_with_its_node(bad, relative, p):
                                atol=1e-3)
 
 
+@pytest.mark.parametrize('bad', [math.nan, math.inf])
+@pytest.mark.parametrize('relative', [True, False])
+def test_what_is_not_finite_on_a_single_edge(bad, relative):
+    loss = RankingLoss(relative=relative, reduction='none')(
+        torch.tensor([bad, 1.0, 2.0]), torch.tensor([1.0, 2.0, 1.0]),
+        torch.tensor([0, 1, 1]))
+    assert loss[0].isnan() and loss[1].isfinite()
+
+
 def test_nan_in_the_target_stays_with_its_node():
     pred, target, edge_label_index = make()
     criterion = RankingLoss(reduction='none')
@@ -343,6 +352,10 @@ INDEX = torch.tensor([[0, 0, 1], [2, 1, 0]])
     ((PRED, TARGET, INDEX.tolist()), TypeError, "'edge_label_index'"),
     ((PRED, TARGET, INDEX - 1), ValueError, "'edge_label_index'.*got -1"),
     ((PRED, TARGET, INDEX, 1), ValueError, "'edge_label_index'.*got 1"),
+    ((PRED, TARGET, INDEX, -1), ValueError, "'dim_size'"),
+    ((PRED, TARGET, INDEX, 2.0), TypeError, "'dim_size'"),
+    ((PRED, TARGET, INDEX, True), TypeError, "'dim_size'"),
+    ((PRED[:0], TARGET[:0], INDEX[:, :0], -1), ValueError, "'dim_size'"),
     ((PRED, TARGET.to('meta'), INDEX), ValueError, "'target' is on device"),
     ((PRED, TARGET, INDEX.to('meta')), ValueError,
      "'edge_label_index' is on device"),

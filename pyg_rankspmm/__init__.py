@@ -1,6 +1,7 @@
 """Sparse attention and ranking losses for PyTorch Geometric."""
-from pyg_rankspmm.nn import SparseGATConv
-from pyg_rankspmm.ops import SpecialSpmm, sddmm, spmm
+from pyg_rankspmm import _native, metrics, nn
+from pyg_rankspmm.nn import RankingLoss, SparseGATConv
+from pyg_rankspmm.ops import SpecialSpmm, sddmm, soft_rank, spmm
 
 __version__ = '0.1.0'
 

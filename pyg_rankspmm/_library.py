@@ -79,22 +79,22 @@ def double_backward(
     with torch.enable_grad():
         inputs = [_alias(x) for x in (grad_output, *primals)]
         out = definition(*inputs[1:])
-        wrt = [i for i, x in enumerate(inputs) if x is not None and i > 0]
-        first = torch.autograd.grad(out, [inputs[i] for i in wrt], inputs[0],
-                                    create_graph=True, materialize_grads=True)
-        pairs = [(v, grads[i - 1]) for v, i in zip(first, wrt)
+        present = [i for i, x in enumerate(inputs) if x is not None]
+        wrt = [x for x in inputs if x is not None]
+        first = torch.autograd.grad(out, wrt[1:], wrt[0], create_graph=True,
+                                    materialize_grads=True)
+        pairs = [(v, grads[i - 1]) for v, i in zip(first, present[1:])
                  if v.requires_grad and grads[i - 1] is not None]
         if not pairs:
             return (None, ) * len(inputs)
-        second = iter(
-            torch.autograd.grad(
-                [v for v, _ in pairs],
-                [x for x in inputs if x is not None],
-                [grad for _, grad in pairs],
-                create_graph=create_graph,
-                allow_unused=True,
-            ))
-        return tuple(None if x is None else next(second) for x in inputs)
+        second = dict(
+            zip(
+                present,
+                torch.autograd.grad([v for v, _ in pairs], wrt,
+                                    [grad for _, grad in pairs],
+                                    create_graph=create_graph,
+                                    allow_unused=True)))
+        return tuple(second.get(i) for i in range(len(inputs)))
 
 
 def _alias(x: Optional[Tensor]) -> Optional[Tensor]:

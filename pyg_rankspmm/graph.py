@@ -115,7 +115,7 @@ def infer_size(
     if isinstance(edge_index, SparseTensor):
         num_dst_nodes, num_src_nodes = edge_index.sparse_sizes()
     elif isinstance(edge_index, Tensor) and is_torch_sparse_tensor(edge_index):
-        num_dst_nodes, num_src_nodes = edge_index.shape
+        num_dst_nodes, num_src_nodes = edge_index.shape[:2]
     return num_src_nodes, num_dst_nodes
 
 
@@ -183,14 +183,16 @@ def _from_sorted_edge_index(edge_index: EdgeIndex,
                             size: Tuple[int, int]) -> Graph:
     num_src, num_dst = size
     edge_index.sparse_resize_(num_src, num_dst)
-    by_dst = _compressed(*edge_index.get_csc(), num_dst, num_src)
-    by_src = _compressed(*edge_index.get_csr(), num_src, num_dst)
-    return Graph(by_dst, by_src, num_src, num_dst)
+    by_dst, perm = edge_index.get_csc()
+    by_src, perm_t = edge_index.get_csr()
+    return Graph(_compressed(by_dst, perm, num_dst, num_src),
+                 _compressed(by_src, perm_t, num_src, num_dst), num_src,
+                 num_dst)
 
 
 def _from_sparse_tensor(adj_t: SparseTensor, size: Tuple[int, int]) -> Graph:
     num_src, num_dst = size
-    _check_own_size(tuple(reversed(adj_t.sparse_sizes())), size)
+    _check_own_size((adj_t.size(1), adj_t.size(0)), size)
     rowptr, col, _ = adj_t.csr()
     by_dst = _compressed((rowptr, col), None, num_dst, num_src)
     return Graph(by_dst, None, num_src, num_dst)
@@ -198,7 +200,7 @@ def _from_sparse_tensor(adj_t: SparseTensor, size: Tuple[int, int]) -> Graph:
 
 def _from_torch_sparse(adj_t: Tensor, size: Tuple[int, int]) -> Graph:
     num_src, num_dst = size
-    _check_own_size(tuple(reversed(adj_t.shape)), size)
+    _check_own_size((adj_t.size(1), adj_t.size(0)), size)
     if adj_t.layout == torch.sparse_csr:
         by_dst = _compressed((adj_t.crow_indices(), adj_t.col_indices()),
                              None, num_dst, num_src)

@@ -53,6 +53,16 @@ def check_edge_index(name: str, value: Any) -> Tensor:
     return value
 
 
+def flatten(name: str, value: Tensor) -> Tensor:
+    """A vector, also if it comes as a column."""
+    if value.dim() == 2 and value.size(1) == 1:
+        return value.squeeze(1)
+    if value.dim() != 1:
+        raise ValueError(f"'{name}' must have shape [num_edges] or "
+                         f"[num_edges, 1] (got {describe(value)})")
+    return value
+
+
 def check_length(name: str, value: Tensor, length: int, like: str) -> None:
     if value.size(0) != length:
         raise ValueError(f"'{name}' must have one entry for each of the "
@@ -60,12 +70,13 @@ def check_length(name: str, value: Tensor, length: int, like: str) -> None:
                          f"{describe(value)})")
 
 
-def check_device(name: str, value: Tensor, device: torch.device,
+def check_device(name: str, value: Any, device: torch.device,
                  like: str) -> None:
-    if value.device != device:
-        raise ValueError(f"'{name}' is on device '{value.device}', but "
-                         f"'{like}' is on '{device}'; move one of them with "
-                         f"'.to(...)'")
+    own = getattr(value, 'device', device)
+    own = own() if callable(own) else own  # of a SparseTensor
+    if own != device:
+        raise ValueError(f"'{name}' is on device '{own}', but '{like}' is on "
+                         f"'{device}'; move one of them with '.to(...)'")
 
 
 def check_probability(name: str, value: Any) -> float:
@@ -86,6 +97,23 @@ def check_positive(name: str, value: Any) -> float:
         raise ValueError(f"'{name}' must be positive and finite (got "
                          f"{value})")
     return float(value)
+
+
+def check_rate(name: str, value: Any) -> float:
+    """A dropout rate in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"'{name}' must be a number in [0, 1] (got "
+                        f"{describe(value)})")
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"'{name}' must lie in [0, 1] (got {value})")
+    return float(value)
+
+
+def check_bool(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"'{name}' must be True or False (got "
+                        f"{describe(value)})")
+    return value
 
 
 def check_choice(name: str, value: Any, choices: Tuple[Any, ...]) -> Any:

@@ -1,11 +1,11 @@
 """GATConv on the fused attention operator."""
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple, Union
+from typing import Any, FrozenSet, Optional, Tuple, Union, cast
 
 import torch
 from torch import Tensor
-from torch_geometric.nn import GATConv, Linear
+from torch_geometric.nn import GATConv, Linear, MessagePassing
 from torch_geometric.typing import SparseTensor, torch_sparse
 from torch_geometric.utils import (
     add_self_loops,
@@ -18,11 +18,7 @@ from torch_geometric.utils.sparse import set_sparse_value
 
 from pyg_rankspmm import graph as G
 from pyg_rankspmm.graph import Graph, from_edge_index
-from pyg_rankspmm.ops.attention import (
-    attention,
-    attention_weights,
-    draw_seed,
-)
+from pyg_rankspmm.ops.attention import attention, attention_weights
 from pyg_rankspmm.ops.spmm import matmul
 from pyg_rankspmm.typing import (
     Adj,
@@ -35,9 +31,10 @@ from pyg_rankspmm.typing import (
 )
 
 # Whoever replaces one of these wants to see the messages.
-_MESSAGE_METHODS = ('message', 'aggregate', 'update', 'edge_update',
-                    'edge_updater', 'explain_message', 'propagate',
-                    'message_and_aggregate')
+_MESSAGE_METHODS = frozenset({
+    'message', 'aggregate', 'update', 'edge_update', 'edge_updater',
+    'explain_message', 'propagate', 'message_and_aggregate'
+})
 _MESSAGE_HOOKS = tuple(f'_{name}_forward_{kind}'
                        for name in ('propagate', 'message', 'aggregate',
                                     'message_and_aggregate', 'edge_update')
@@ -121,12 +118,19 @@ class SparseGATConv(GATConv):
         >>> conv(x, edge_index).shape
         torch.Size([3, 64])
     """
-    _overridden = False
+    # PyG generates these two for each class, from those it finds: it must not
+    # find what it has generated for GATConv, which explains nothing.
+    propagate = MessagePassing.propagate
+    edge_updater = MessagePassing.edge_updater
+
+    _overridden: FrozenSet[str] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if any(name in cls.__dict__ for name in _MESSAGE_METHODS):
-            cls._overridden = True
+        cls._overridden |= cls.__dict__.keys() & _MESSAGE_METHODS
+        for name in ('propagate', 'edge_updater'):
+            if name not in cls._overridden:
+                setattr(cls, name, getattr(MessagePassing, name))
 
     def forward(  # type: ignore[override]
         self,
@@ -160,7 +164,7 @@ class SparseGATConv(GATConv):
             return super().forward(x, edge_index, edge_attr, size,
                                    return_attention_weights)
 
-        x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
+        x_src, x_dst = x if isinstance(x, (tuple, list)) else (x, x)
         self._check_input_features(x_src, x_dst, edge_index)
         num_nodes = self._num_nodes(x_src, x_dst, edge_index, size)
 
@@ -196,11 +200,12 @@ class SparseGATConv(GATConv):
         return self._with_weights(out, edge_index, alpha)
 
     def _must_see_messages(self) -> bool:
-        return (self._overridden or bool(self.explain)
+        own = self.__dict__
+        return (bool(self._overridden) or bool(self.explain)
                 or self.aggr not in ('add', 'sum')
-                or any(getattr(self, hooks) for hooks in _MESSAGE_HOOKS)
+                or any(own[hooks] for hooks in _MESSAGE_HOOKS)
                 # PyG itself sets 'propagate' on instances.
-                or any(name in self.__dict__ for name in _MESSAGE_METHODS
+                or any(name in own for name in _MESSAGE_METHODS
                        if name != 'propagate'))
 
     def _flows_back_bipartite(self, x: Any) -> bool:
@@ -221,6 +226,7 @@ class SparseGATConv(GATConv):
                                  f"in_channels] (got {describe(x)}); static "
                                  f"graphs are not supported")
             check_device(name, x, x_src.device, 'x')
+        check_device('edge_index', edge_index, x_src.device, 'x')
         if self.flow == 'target_to_source' and is_sparse(edge_index):
             raise ValueError(
                 "flow='target_to_source' does not take a sparse matrix; pass "
@@ -342,7 +348,7 @@ class SparseGATConv(GATConv):
         # Fold the vectors into the weights, unless their product with 'h',
         # which is there already, is cheaper.
         if _is_plain(lin) and (h is None or x.size(-1) <= H * C):
-            weight = lin.weight.view(H, C, -1)
+            weight = cast(Tensor, lin.weight).view(H, C, -1)
             folded = [torch.einsum('hcf,hc->hf', weight, att[0])
                       for att in atts]
             return (x @ torch.cat(folded).t()).split(H, dim=-1)

@@ -9,6 +9,7 @@ from torch import Tensor
 from pyg_rankspmm._library import define, double_backward
 from pyg_rankspmm.graph import Graph
 from pyg_rankspmm.ops import reference
+from pyg_rankspmm.typing import check_rate
 
 
 def attention(
@@ -63,7 +64,7 @@ def attention(
         >>> attention(graph, x, a_src=torch.zeros(2, 1))
         tensor([[[2.]]])
     """
-    if dropout > 0.0 and seed is None:
+    if check_rate('dropout', dropout) > 0.0 and seed is None:
         seed = draw_seed(x.device)
     out, _ = _attention(x, *_cast_logits(x, a_src, a_dst, a_edge),
                         None if bias is None else bias.to(x.dtype),
@@ -82,7 +83,7 @@ def attention_weights(
 ) -> Tensor:
     r"""The weights :math:`m_{ij} \alpha_{ij}` of :func:`attention`, shape
     :obj:`[num_edges, heads]`, in the caller's order of edges."""
-    if dropout > 0.0 and seed is None:
+    if check_rate('dropout', dropout) > 0.0 and seed is None:
         seed = draw_seed(a_src.device)
     return reference.attention_weights(a_src, a_dst, a_edge, *graph.by_dst,
                                        seed, negative_slope, dropout)
@@ -205,9 +206,10 @@ def _attention_grad_backward(
     grad_out, *rest = ctx.saved_tensors
     primals, (rowptr, col, perm), seed = rest[:5], rest[7:10], rest[13]
 
-    def definition(*features: Optional[Tensor]) -> Tensor:
-        return reference.attention(*features, rowptr, col, perm, seed,
-                                   ctx.negative_slope, ctx.dropout)[0]
+    def definition(*features: Any) -> Tensor:
+        args = (*features, rowptr, col, perm, seed, ctx.negative_slope,
+                ctx.dropout)
+        return reference.attention(*args)[0]
 
     # 'out' and 'lse' are functions of the primals: their share is in there.
     return double_backward(definition, primals, grad_out,

@@ -199,7 +199,8 @@ def _score(u: Tensor, row: Tensor, rowptr: Tensor,
 def _logsumexp(s: Tensor, row: Tensor, num_rows: int) -> Tensor:
     # One row more, for the dropped entries.
     top = s.new_full((num_rows + 1, s.size(1)), -torch.inf)
-    top = top.index_reduce(0, row, s.detach(), 'amax')
+    top = top.scatter_reduce(0, row.unsqueeze(-1).expand_as(s), s.detach(),
+                             'amax')
     top = top.masked_fill(top.isinf(), 0.0)  # of an empty row, or all -inf
     total = torch.zeros_like(top).index_add(0, row, (s - top[row]).exp())
     # The logarithm of an empty sum must not make its gradient NaN.
@@ -247,3 +248,224 @@ def _mix(h: Tensor) -> Tensor:
     h = ((h ^ (h >> 16)) * 0x85EBCA6B) & _UINT32
     h = ((h ^ (h >> 13)) * 0xC2B2AE35) & _UINT32
     return h ^ (h >> 16)
+
+
+# Ranking #####################################################################
+
+
+def group_of(ptr: Tensor, num_entries: int) -> Tensor:
+    """The group of each entry, in the order of the groups."""
+    position = torch.arange(num_entries, device=ptr.device)
+    return torch.searchsorted(ptr, position, right=True) - 1
+
+
+def sort_groups(score: Tensor, ptr: Tensor,
+                perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    """The caller's positions, sorted by group and in it by falling score,
+    stable; and the group of each."""
+    group = group_of(ptr, score.numel())
+    perm = torch.arange(score.numel(), device=score.device) \
+        if perm is None else perm.long()
+    order = torch.sort(score.detach()[perm], descending=True, stable=True)[1]
+    order = order[torch.sort(group[order], stable=True)[1]]
+    return perm[order], group
+
+
+def soft_rank(
+    score: Tensor,
+    temperature: Tensor,
+    ptr: Tensor,
+    order: Tensor,
+    group: Tensor,
+) -> Tensor:
+    r"""rank[i] = 1 + sum over j != i in the group of
+    F((score[j] - score[i]) / temperature), F the Laplace CDF.
+
+    In falling order the sum splits at i into two recurrences,
+    rank_k = k - up_k / 2 + dn_k / 2, as F is an exponential on either side.
+    """
+    s, tau = score[order], temperature[group]
+    offset, last = _offsets(ptr, group)
+    fall = _fall(s, tau, offset)
+    up, dn = _up_and_down(fall, torch.ones_like(fall), offset, last)
+    rank = (offset + 1).to(s.dtype) - up / 2 + dn / 2
+    # An entry that is alone has nobody to hear from that it is broken.
+    rank = torch.where((s + tau).isnan(), torch.nan, rank)
+    return torch.zeros_like(rank).index_copy(0, order, rank)
+
+
+def soft_rank_backward(
+    grad: Tensor,
+    score: Tensor,
+    temperature: Tensor,
+    ptr: Tensor,
+    order: Tensor,
+    group: Tensor,
+) -> Tensor:
+    r"""ds_k = (U_k + V_k - v_k (up_k + dn_k)) / (2 temperature)."""
+    s, v, tau = score[order], grad[order], temperature[group]
+    offset, last = _offsets(ptr, group)
+    fall = _fall(s, tau, offset)
+    up, dn = _up_and_down(fall, torch.ones_like(fall), offset, last)
+    u, w = _up_and_down(fall, v, offset, last)
+    out = (u + w - v * (up + dn)) / (2 * tau)
+    return torch.zeros_like(out).index_copy(0, order, out)
+
+
+def _offsets(ptr: Tensor, group: Tensor) -> Tuple[Tensor, Tensor]:
+    """How many entries of its group stand before each entry, and behind."""
+    position = torch.arange(group.numel(), device=group.device)
+    return position - ptr[group], ptr[group + 1] - 1 - position
+
+
+def _fall(s: Tensor, tau: Tensor, offset: Tensor) -> Tensor:
+    """exp(-(s_(k-1) - s_k) / tau) <= 1 and, where a group begins, 0."""
+    above = s.roll(1)
+    # Equal infinities are as close as other equal scores. (Those keep their
+    # difference: the second derivative needs it.)
+    skip = (offset == 0) | (s.isinf() & (s == above))
+    gap = torch.where(skip, 0, above - s)
+    return torch.where(offset == 0, 0, (-gap / tau).exp())
+
+
+def _up_and_down(fall: Tensor, v: Tensor, offset: Tensor,
+                 behind: Tensor) -> Tuple[Tensor, Tensor]:
+    r"""up_k = fall_k (v_(k-1) + up_(k-1)) and
+    dn_k = fall_(k+1) (v_(k+1) + dn_(k+1))."""
+    rise = torch.where(behind == 0, 0, fall.roll(-1))
+    up = _scan(fall, _fetch(v, offset, 1), offset, 1)
+    dn = _scan(rise, _fetch(v, behind, -1), behind, -1)
+    return up, dn
+
+
+def _scan(a: Tensor, v: Tensor, offset: Tensor, shift: int) -> Tensor:
+    """y_k = a_k (v_k + y_(k-shift)) along each group, in as many steps as
+    the number of entries has bits (that of the longest group would do, but is
+    not known before the data)."""
+    y = a * v
+    for bit in range(max(0, a.numel() - 1).bit_length()):
+        reach = shift << bit
+        y = y + a * _fetch(y, offset, reach)
+        a = a * _fetch(a, offset, reach)
+    return y
+
+
+def _fetch(x: Tensor, offset: Tensor, reach: int) -> Tensor:
+    """x_(k-reach), and 0 where that is in another group. (Masked here, since
+    0 times the NaN of another group is NaN.)"""
+    return torch.where(offset >= abs(reach), x.roll(reach), 0)
+
+
+def _run_start(first: Tensor) -> Tensor:
+    """The position at which the run of each entry starts."""
+    position = torch.arange(first.numel(), device=first.device)
+    if first.numel() == 0:
+        return position
+    return torch.where(first, position, 0).cummax(0)[0]
+
+
+def tie_spans(score: Tensor, ptr: Tensor,
+              perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    r"""The first and the last rank (1-based, falling) of the entries of the
+    group that have the same score, in the caller's order."""
+    order, group = sort_groups(score, ptr, perm)
+    s = score[order]
+    offset, behind = _offsets(ptr, group)
+    start = _run_start((offset == 0) | (s != s.roll(1)))
+    stop = _run_start(((behind == 0) | (s != s.roll(-1))).flip(0)).flip(0)
+    start, stop = start - ptr[group] + 1, s.numel() - stop - ptr[group]
+    return (torch.zeros_like(start).index_copy(0, order, start),
+            torch.zeros_like(stop).index_copy(0, order, stop))
+
+
+def depth_tables(p: float, depth: int,
+                 device: torch.device) -> Tuple[Tensor, Tensor, Tensor]:
+    r"""S(k) = sum of w_d / d, W(k) = sum of w_d and Q(k) = sum of w_d d over
+    d <= k, for k = 0 to depth, in float64, with the weight of RBO
+    w_d = (1 - p) p^(d - 1), and 1 for p = 1."""
+    d = torch.arange(1, depth + 1, dtype=torch.float64, device=device)
+    w = torch.ones_like(d) if p == 1.0 else (1.0 - p) * p**(d - 1.0)
+    s, w, q = (F.pad(x.cumsum(0), (1, 0)) for x in (w / d, w, w * d))
+    return s, w, q
+
+
+def rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
+        p: float) -> Tuple[Tensor, Tensor]:
+    r"""The Rank-Biased Overlap of each group, and its derivative for each
+    rank. Ranks are real; the overlap is linear between two whole ones.
+
+    An item whose target ties span the ranks t to b adds c(r) to the overlap.
+    The best it can add is c(t), and the sum of these is what equal rankings
+    have, RBO = 1. So RBO = 1 - sum of (c(t) - c(r)), without rounding where
+    the rankings are equal, and the same for p < 1 and p = 1.
+    """
+    group = caller_groups(ptr, perm, rank.numel())
+    top, bottom = tie_spans(target, ptr, perm)
+    n = ptr.diff()
+    s, w, _ = depth_tables(p, int(n.max()) if n.numel() > 0 else 0,
+                           rank.device)
+    span = bottom - top + 1
+
+    def behind(m: Tensor) -> Tensor:  # c(top) - c(m)
+        low, high = torch.minimum(m, bottom) - 1, torch.maximum(m, bottom) - 1
+        part = (w[low] - w[top - 1]) - (top - 1) * (s[low] - s[top - 1])
+        return s[high] - s[bottom - 1] + part / span
+
+    real = rank.to(torch.float64)
+    k = torch.minimum(real.nan_to_num(1.0).floor().clamp(min=1).long(),
+                      n[group])
+    share = ((k - top + 1) / span).clamp(max=1.0)
+    slope = torch.where(k >= top, -(s[k] - s[k - 1]) * share, 0.0)
+    loss = behind(torch.maximum(k, top)) - (real - k) * slope
+    if p == 1.0:
+        loss, slope = loss / n[group], slope / n[group]
+
+    zero = torch.zeros_like(n, dtype=torch.float64)
+    broken = ~zero.index_add(0, group, real + _nan(target)).isfinite()
+    out = 1.0 - zero.index_add(0, group, loss).clamp(min=0.0)
+    out = out.masked_fill(broken, torch.nan)
+    slope = slope.masked_fill(broken[group], torch.nan)
+    return out.to(rank.dtype), slope.to(rank.dtype)
+
+
+def caller_groups(ptr: Tensor, perm: Optional[Tensor],
+                  num_entries: int) -> Tensor:
+    """The group of each entry, in the caller's order."""
+    group = group_of(ptr, num_entries)
+    if perm is None:
+        return group
+    return torch.zeros_like(group).index_copy(0, perm.long(), group)
+
+
+def _nan(x: Tensor) -> Tensor:
+    """NaN where x is NaN, else 0."""
+    return torch.where(x.isnan(), torch.nan, 0.0).to(torch.float64)
+
+
+def temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
+                 temperature: float, relative: bool) -> Tensor:
+    r"""The temperature of each group in units of the scores, NaN if one of
+    them is not finite.
+
+    A relative one is in standard deviations of the scores of the group; groups
+    of equal scores have 1/1000 of that of all scores.
+    """
+    n, group = ptr.diff(), caller_groups(ptr, perm, score.numel())
+    x = score.to(torch.float64)
+
+    def total(value: Tensor) -> Tensor:
+        return value.new_zeros(n.numel()).index_add(0, group, value)
+
+    broken = total(x - x) != 0  # inf - inf and NaN - NaN are NaN
+    keep = ~broken[group]
+    x = torch.where(keep, x, 0.0)
+    scale = torch.cat([x.abs(), x.new_ones(1)]).amax()  # no square overflows
+    x = x / scale
+    mean = total(x) / n.clamp(min=1)
+    std = (total((x - mean[group])**2) / n.clamp(min=1)).sqrt()
+    count = keep.sum().clamp(min=1)
+    spread = (torch.where(keep, x - x.sum() / count, 0.0)**2).sum() / count
+    floor = 1e-3 * spread.sqrt() + torch.finfo(score.dtype).eps / scale
+    unit = torch.maximum(std, floor) * scale
+    out = temperature * (unit if relative else torch.ones_like(unit))
+    return out.masked_fill(broken, torch.nan).to(score.dtype)

@@ -67,10 +67,10 @@ def spmm(
         >>> value = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
         >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
         >>> out = spmm(edge_index, value, x)
-        >>> out
+        >>> out.detach()
         tensor([[ 7., 10.],
                 [ 0.,  0.],
-                [ 9., 12.]], grad_fn=<...>)
+                [ 9., 12.]])
         >>> out.sum().backward()
         >>> value.grad
         tensor([3., 7., 7.])
@@ -79,7 +79,7 @@ def spmm(
     if value is None:
         value = G.own_value(edge_index)
     num_edges = G.num_edges(edge_index)
-    _check_edge_device(edge_index, x)
+    check_device('edge_index', edge_index, x.device, 'x')
     if value is not None:
         value, x = _check_value(value, x, num_edges)
     size = G.infer_size(edge_index, size, x.size(0), x.size(0))
@@ -125,7 +125,7 @@ def sddmm(edge_index: Adj, g: Tensor, x: Tensor) -> Tensor:
     if g.shape[1:] != x.shape[1:]:
         raise ValueError(f"'g' and 'x' must agree in all dimensions but the "
                          f"first (got {describe(g)} and {describe(x)})")
-    _check_edge_device(edge_index, x)
+    check_device('edge_index', edge_index, x.device, 'x')
     check_device('g', g, x.device, 'x')
     dtype = torch.promote_types(g.dtype, x.dtype)
     size = G.infer_size(edge_index, None, x.size(0), g.size(0))
@@ -197,15 +197,6 @@ def _check_dense(name: str, x: Any) -> None:
     if x.dim() not in (2, 3):
         raise ValueError(f"'{name}' must have shape [num_nodes, channels] or "
                          f"[num_nodes, heads, channels] (got {describe(x)})")
-
-
-def _check_edge_device(edge_index: Any, x: Tensor) -> None:
-    device = getattr(edge_index, 'device', None)
-    device = device() if callable(device) else device  # of a SparseTensor
-    if device is not None and device != x.device:
-        raise ValueError(f"'edge_index' is on device '{device}', but the node "
-                         f"features are on '{x.device}'; move one of them "
-                         f"with '.to(...)'")
 
 
 def _check_value(value: Tensor, x: Tensor,

@@ -1,0 +1,352 @@
+"""RankingLoss against a loss written down source node by source node."""
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from pyg_rankspmm import RankingLoss
+from pyg_rankspmm.metrics.functional import rank_biased_overlap
+
+
+def make(num=40, nodes=7, levels=4, seed=0, dtype=torch.float64):
+    torch.manual_seed(seed)
+    src = torch.randint(nodes, (num, ))
+    src[src == 3] = 2  # a node without edges
+    src[0] = nodes  # and one with a single edge
+    edge_label_index = torch.stack([src, torch.randint(30, (num, ))])
+    pred = torch.randn(num, dtype=dtype, requires_grad=True)
+    return pred, torch.randint(levels, (num, )).to(dtype), edge_label_index
+
+
+def by_hand(pred, target, p, tau):
+    """n (1 - RBO) of one node: depth by depth, with all pairs of ranks."""
+    n = len(pred)
+    z = (pred.view(1, -1) - pred.view(-1, 1)) / tau
+    cdf = torch.where(z < 0, 0.5 * z.clamp(max=0).exp(),
+                      1 - 0.5 * (-z.clamp(min=0)).exp())
+    rank = 0.5 + cdf.sum(1)  # without j = i, which gives 1/2
+
+    rbo = pred.new_zeros(())
+    for d in range(1, n + 1):
+        weight = (1 - p) * p**(d - 1) if p < 1 else 1 / n
+        for i in range(n):
+            above = int((target > target[i]).sum())
+            tied = int((target == target[i]).sum())
+            wanted = min(1.0, max(0.0, (d - above) / tied))
+            # 1 up to rank d, 0 from rank d + 1 on, linear between.
+            there = (d + 1 - rank[i]).clamp(0, 1)
+            rbo = rbo + weight / d * wanted * there
+    return n * (1 - rbo - (p**n if p < 1 else 0.0))
+
+
+def expected(pred, target, index, p, temperature, relative, weighting,
+             num_nodes):
+    losses, weights = [], []
+    for g in range(num_nodes):
+        mine = index == g
+        n = int(mine.sum())
+        if n == 0:
+            losses.append(pred.new_zeros(()))
+            weights.append(0.0)
+            continue
+        tau = temperature
+        if relative:
+            x = pred.detach()
+            tau = temperature * max(x[mine].std(correction=0),
+                                    1e-3 * x.std(correction=0))
+        loss = by_hand(pred[mine], target[mine], p, tau)
+        losses.append(loss if weighting == 'degree' else loss / n)
+        weights.append(n if weighting == 'degree' else 1.0)
+    return torch.stack(losses), sum(weights)
+
+
+@pytest.mark.parametrize('p', [0.6, 0.9, 1.0])
+@pytest.mark.parametrize('relative', [True, False])
+@pytest.mark.parametrize('weighting', ['degree', 'uniform'])
+@pytest.mark.parametrize('reduction', ['mean', 'sum', 'none'])
+@pytest.mark.parametrize('group_by', ['src', 'dst'])
+def test_loss(p, relative, weighting, reduction, group_by):
+    pred, target, edge_label_index = make()
+    index = edge_label_index[0]
+    if group_by == 'dst':
+        edge_label_index = edge_label_index.flip(0)
+    criterion = RankingLoss(p, 0.3, relative, weighting, reduction, group_by)
+    actual = criterion(pred, target, edge_label_index)
+    each, weight = expected(pred, target, index, p, 0.3, relative, weighting,
+                            8)
+    assert not each[3] and not each[7]  # no edge, a single edge
+    wanted = {'none': each, 'sum': each.sum(), 'mean': each.sum() / weight}
+    wanted = wanted[reduction]
+    torch.testing.assert_close(actual, wanted)
+    seed = torch.randn_like(wanted)
+    torch.testing.assert_close(torch.autograd.grad(actual, pred, seed),
+                               torch.autograd.grad(wanted, pred, seed))
+
+
+def test_gradients_of_gradients():
+    pred, target, edge_label_index = make(15, 3)
+    criterion = RankingLoss(p=0.9, relative=False)
+    assert gradcheck(lambda x: criterion(x, target, edge_label_index), pred)
+    assert gradgradcheck(lambda x: criterion(x, target, edge_label_index),
+                         pred)
+
+
+def test_small_temperature_gives_the_metric():
+    torch.manual_seed(0)
+    pred, target, edge_label_index = make(levels=5)
+    for p in (0.9, 1.0):
+        loss = RankingLoss(p, 1e-9)(pred, target, edge_label_index)
+        rbo = rank_biased_overlap(pred, target, edge_label_index[0], p)
+        torch.testing.assert_close(1 - loss, rbo)
+
+
+def test_perfect_order_has_no_loss_and_reverse_a_large_one():
+    target = torch.arange(10.0)
+    index = torch.zeros(10).long()
+    criterion = RankingLoss(temperature=1e-3)
+    assert criterion(target, target, index).abs() < 1e-6
+    assert criterion(-target, target, index) > 0.5
+
+
+def test_training_sorts():
+    torch.manual_seed(0)
+    _, target, edge_label_index = make(100, levels=100)
+    pred = torch.randn(100, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([pred], lr=0.1)
+    for _ in range(200):
+        optimizer.zero_grad()
+        RankingLoss()(pred, target, edge_label_index).backward()
+        optimizer.step()
+    assert rank_biased_overlap(pred, target, edge_label_index[0]) > 0.97
+
+
+@pytest.mark.parametrize('factor', [10.0, 0.1, 1e20])
+@pytest.mark.parametrize('shift', [0.0, 3.0])
+def test_relative_temperature_forgets_the_scale(factor, shift):
+    pred, target, edge_label_index = make()
+    criterion = RankingLoss()
+    loss = criterion(pred, target, edge_label_index)
+    scaled = criterion(factor * (pred + shift), target, edge_label_index)
+    torch.testing.assert_close(scaled, loss)
+    torch.testing.assert_close(torch.autograd.grad(scaled, pred),
+                               torch.autograd.grad(loss, pred))
+    other = RankingLoss(relative=False)
+    assert (other(10 * pred, target, edge_label_index)
+            - other(pred, target, edge_label_index)).abs() > 1e-3
+
+
+def test_invariances():
+    pred, target, edge_label_index = make()
+    for criterion in (RankingLoss(), RankingLoss(0.9, relative=False)):
+        loss = criterion(pred, target, edge_label_index)
+        perm = torch.randperm(pred.numel())
+        for args in (
+            (pred[perm], target[perm], edge_label_index[:, perm]),
+            (pred, target, edge_label_index[0]),
+            (pred, target, 2 * edge_label_index + 5),
+            (pred, target, edge_label_index.int()),
+            (pred.view(-1, 1), target.view(-1, 1), edge_label_index),
+            (pred, target.long(), edge_label_index),
+            (pred, 3 * target - 8, edge_label_index),
+            (pred, target.to(torch.bfloat16), edge_label_index),
+        ):
+            torch.testing.assert_close(criterion(*args), loss)
+
+
+def test_dim_size():
+    pred, target, edge_label_index = make()
+    each = RankingLoss(reduction='none')(pred, target, edge_label_index)
+    assert each.shape == (8, )
+    more = RankingLoss(reduction='none')(pred, target, edge_label_index,
+                                         dim_size=12)
+    assert torch.equal(more[:8], each) and not more[8:].any()
+    criterion = RankingLoss()
+    torch.testing.assert_close(
+        criterion(pred, target, edge_label_index, dim_size=12),
+        criterion(pred, target, edge_label_index))
+
+
+@pytest.mark.parametrize('reduction', ['mean', 'sum', 'none'])
+def test_no_edges(reduction):
+    pred = torch.randn(0, requires_grad=True)
+    loss = RankingLoss(reduction=reduction)(
+        pred, torch.empty(0), torch.empty(2, 0).long(),
+        dim_size=3 if reduction == 'none' else None)
+    assert not loss.any() and loss.requires_grad
+    assert loss.shape == ((3, ) if reduction == 'none' else ())
+    loss.sum().backward()
+    assert pred.grad.shape == (0, )
+
+
+@pytest.mark.parametrize('p', [0.9, 1.0])
+def test_all_targets_equal(p):
+    pred, target, edge_label_index = make()
+    loss = RankingLoss(p)(pred, 0 * target + 3, edge_label_index)
+    loss.backward()
+    assert loss.isfinite() and pred.grad.isfinite().all()
+
+
+@pytest.mark.parametrize('relative', [True, False])
+@pytest.mark.parametrize('value', [0.0, 2.5, -1e6])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_all_predictions_equal(relative, value, dtype):
+    _, target, edge_label_index = make()
+    pred = torch.full((40, ), value, dtype=dtype, requires_grad=True)
+    loss = RankingLoss(relative=relative)(pred, target, edge_label_index)
+    loss.backward()
+    assert loss.isfinite() and pred.grad.isfinite().all()
+    assert pred.grad.any()
+
+
+def test_a_group_of_equal_predictions_has_a_moderate_gradient():
+    pred, target, edge_label_index = make(200)
+    pred = pred.detach()
+    mine = edge_label_index[0] == 1
+    pred[mine] = 0.5
+    pred.requires_grad_()
+    RankingLoss()(pred, target, edge_label_index).backward()
+    assert pred.grad[mine].any()
+    assert pred.grad[mine].abs().max() < 1e4 * pred.grad[~mine].abs().max()
+
+
+@pytest.mark.parametrize('bad', [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize('relative', [True, False])
+@pytest.mark.parametrize('p', [0.9, 1.0])
+def test_what_is_not_finite_stays_with_its_node(bad, relative, p):
+    pred, target, edge_label_index = make()
+    criterion = RankingLoss(p, relative=relative, reduction='none')
+    clean = criterion(pred, target, edge_label_index)
+    node = int(edge_label_index[0, 1])
+    other = torch.arange(8) != node
+    clean_grad, = torch.autograd.grad(clean[other].sum(), pred)
+
+    pred = pred.detach().clone()
+    pred[1] = bad
+    pred.requires_grad_()
+    loss = criterion(pred, target, edge_label_index)
+    assert loss[node].isnan()
+    torch.testing.assert_close(loss[other], clean[other], rtol=1e-3,
+                               atol=1e-3)  # the floor may move a little
+    grad, = torch.autograd.grad(loss[other].sum(), pred)
+    keep = edge_label_index[0] != node
+    torch.testing.assert_close(grad[keep], clean_grad[keep], rtol=1e-3,
+                               atol=1e-3)
+
+
+def test_nan_in_the_target_stays_with_its_node():
+    pred, target, edge_label_index = make()
+    criterion = RankingLoss(reduction='none')
+    clean = criterion(pred, target, edge_label_index)
+    target[1] = math.nan
+    loss = criterion(pred, target, edge_label_index)
+    node = int(edge_label_index[0, 1])
+    assert loss[node].isnan()
+    other = torch.arange(8) != node
+    assert torch.equal(loss[other], clean[other])
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16,
+                                   torch.float32])
+def test_dtypes(dtype):
+    pred, target, edge_label_index = make(dtype=dtype)
+    loss = RankingLoss()(pred, target, edge_label_index)
+    assert loss.dtype == torch.float32
+    loss.backward()
+    assert pred.grad.dtype == dtype
+    exact = RankingLoss()(pred.detach().double(), target.double(),
+                          edge_label_index)
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize('scale', [1e-30, 1e30])
+def test_extreme_predictions(scale):
+    pred, target, edge_label_index = make(dtype=torch.float32)
+    pred = (pred.detach() * scale).requires_grad_()
+    for relative in (True, False):
+        pred.grad = None
+        loss = RankingLoss(relative=relative)(pred, target, edge_label_index)
+        loss.backward()
+        assert loss.isfinite() and pred.grad.isfinite().all()
+
+
+@pytest.mark.parametrize('reduction', ['mean', 'sum', 'none'])
+@pytest.mark.parametrize('dim_size', [None, 9])
+def test_compile(reduction, dim_size):
+    torch._dynamo.reset()
+    if reduction == 'none' and dim_size is None:
+        return
+    pred, target, edge_label_index = make()
+    criterion = RankingLoss(reduction=reduction)
+    compiled = torch.compile(criterion, fullgraph=True)
+    args = target, edge_label_index, dim_size
+    actual, wanted = compiled(pred, *args), criterion(pred, *args)
+    torch.testing.assert_close(actual, wanted)
+    torch.testing.assert_close(
+        torch.autograd.grad(actual.sum(), pred),
+        torch.autograd.grad(wanted.sum(), pred))
+
+
+def test_modules_can_be_copied_and_printed():
+    criterion = RankingLoss(p=0.9, weighting='uniform')
+    text = repr(criterion)
+    assert 'p=0.9' in text and "weighting='uniform'" in text
+    for clone in (copy.deepcopy(criterion),
+                  pickle.loads(pickle.dumps(criterion))):
+        assert repr(clone) == text
+    assert not list(criterion.parameters()) and not criterion.state_dict()
+
+
+# Bad input ###################################################################
+
+
+@pytest.mark.parametrize('kwargs,error', [
+    ({'p': 0.0}, ValueError),
+    ({'p': 1.1}, ValueError),
+    ({'p': -1}, ValueError),
+    ({'p': math.nan}, ValueError),
+    ({'p': '1'}, TypeError),
+    ({'temperature': 0.0}, ValueError),
+    ({'temperature': -0.3}, ValueError),
+    ({'temperature': math.inf}, ValueError),
+    ({'temperature': None}, TypeError),
+    ({'relative': 1}, TypeError),
+    ({'weighting': 'sqrt'}, ValueError),
+    ({'reduction': 'avg'}, ValueError),
+    ({'group_by': 'user'}, ValueError),
+], ids=str)
+def test_bad_arguments(kwargs, error):
+    name, = kwargs
+    with pytest.raises(error, match=f"'{name}'"):
+        RankingLoss(**kwargs)
+
+
+PRED, TARGET = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([3.0, 1.0, 2.0])
+INDEX = torch.tensor([[0, 0, 1], [2, 1, 0]])
+
+
+@pytest.mark.parametrize('args,error,match', [
+    ((PRED.tolist(), TARGET, INDEX), TypeError, "'pred'"),
+    ((PRED.long(), TARGET, INDEX), TypeError, "'pred'"),
+    ((PRED.view(1, 3), TARGET, INDEX), ValueError, "'pred'"),
+    ((PRED, TARGET.tolist(), INDEX), TypeError, "'target'"),
+    ((PRED, TARGET[:2], INDEX), ValueError, "'target'.*3 entries of 'pred'"),
+    ((PRED, TARGET.clone().requires_grad_(), INDEX), ValueError,
+     "'target'.*detach"),
+    ((PRED, TARGET.to(torch.cfloat), INDEX), TypeError, "'target'"),
+    ((PRED, TARGET, INDEX[:, :2]), ValueError,
+     "'edge_label_index'.*3 entries of 'pred'"),
+    ((PRED, TARGET, INDEX.float()), TypeError, "'edge_label_index'"),
+    ((PRED, TARGET, INDEX.t()), ValueError, "'edge_label_index'"),
+    ((PRED, TARGET, INDEX.tolist()), TypeError, "'edge_label_index'"),
+    ((PRED, TARGET, INDEX - 1), ValueError, "'edge_label_index'.*got -1"),
+    ((PRED, TARGET, INDEX, 1), ValueError, "'edge_label_index'.*got 1"),
+    ((PRED, TARGET.to('meta'), INDEX), ValueError, "'target' is on device"),
+    ((PRED, TARGET, INDEX.to('meta')), ValueError,
+     "'edge_label_index' is on device"),
+], ids=str)
+def test_bad_input(args, error, match):
+    with pytest.raises(error, match=match):
+        RankingLoss()(*args)

@@ -716,10 +716,10 @@ void softmax(const AttentionArgs<T>& a, int64_t padded, int64_t i,
   }
   const int64_t vectors = F::vectors(padded);
   const int64_t periods = F::periods(count);
-  if (F::kEntries > 1) {
-    store(b.pattern, splat<V>(-kInfinity<T>));
-    for (int64_t q = count * H; q < periods * W; ++q) coef[q] = -kInfinity<T>;
-  }
+  // What lies behind the last entry must not count.
+  const int64_t rest = F::kEntries > 1 ? count * H - (periods - 1) * W : W;
+  VecBits<T> inside;
+  for (int l = 0; l < W; ++l) inside[l] = l < rest ? -1 : 0;
   spread<T, kHeads>(a.a_dst ? a.a_dst + i * H : nullptr, H, padded, b.pattern);
 
   const auto larger = [](V p, V q) { return p > q ? p : q; };
@@ -729,7 +729,10 @@ void softmax(const AttentionArgs<T>& a, int64_t padded, int64_t i,
     V top = splat<V>(-kInfinity<T>);
     for (int64_t k = 0; k < periods; ++k) {
       T* p = coef + (k * vectors + v) * W;
-      const V s = leaky_relu<T>(load<V>(p) + a_dst, a.negative_slope);
+      V s = leaky_relu<T>(load<V>(p) + a_dst, a.negative_slope);
+      if (F::kEntries > 1 && k == periods - 1) {
+        s = inside ? s : splat<V>(-kInfinity<T>);
+      }
       store(p, s);
       top = larger(s, top);
     }

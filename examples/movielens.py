@@ -1,0 +1,1 @@
+"""The MovieLens example, in preparation."""

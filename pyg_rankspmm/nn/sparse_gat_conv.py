@@ -131,7 +131,7 @@ class SparseGATConv(GATConv):
             if name not in cls._overridden:
                 setattr(cls, name, getattr(MessagePassing, name))
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         x: Union[Tensor, Tuple[Tensor, Optional[Tensor]]],
         edge_index: Adj,

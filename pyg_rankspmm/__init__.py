@@ -1,7 +1,17 @@
 """Sparse attention and ranking losses for PyTorch Geometric."""
-from pyg_rankspmm.nn import SparseGATConv
-from pyg_rankspmm.ops import SpecialSpmm, sddmm, spmm
+from pyg_rankspmm import metrics, nn
+from pyg_rankspmm.nn import RankingLoss, SparseGATConv
+from pyg_rankspmm.ops import SpecialSpmm, sddmm, soft_rank, spmm
 
 __version__ = '0.1.0'
 
-__all__ = ['SparseGATConv', 'SpecialSpmm', 'sddmm', 'spmm']
+__all__ = [
+    'RankingLoss',
+    'SparseGATConv',
+    'SpecialSpmm',
+    'metrics',
+    'nn',
+    'sddmm',
+    'soft_rank',
+    'spmm',
+]

@@ -53,6 +53,16 @@ def check_edge_index(name: str, value: Any) -> Tensor:
     return value
 
 
+def flatten(name: str, value: Tensor) -> Tensor:
+    """A vector, also if it comes as a column."""
+    if value.dim() == 2 and value.size(1) == 1:
+        return value.squeeze(1)
+    if value.dim() != 1:
+        raise ValueError(f"'{name}' must have shape [num_edges] or "
+                         f"[num_edges, 1] (got {describe(value)})")
+    return value
+
+
 def check_length(name: str, value: Tensor, length: int, like: str) -> None:
     if value.size(0) != length:
         raise ValueError(f"'{name}' must have one entry for each of the "
@@ -97,6 +107,13 @@ def check_rate(name: str, value: Any) -> float:
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"'{name}' must lie in [0, 1] (got {value})")
     return float(value)
+
+
+def check_bool(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"'{name}' must be True or False (got "
+                        f"{describe(value)})")
+    return value
 
 
 def check_choice(name: str, value: Any, choices: Tuple[Any, ...]) -> Any:

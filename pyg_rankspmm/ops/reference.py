@@ -248,3 +248,178 @@ def _mix(h: Tensor) -> Tensor:
     h = ((h ^ (h >> 16)) * 0x85EBCA6B) & _UINT32
     h = ((h ^ (h >> 13)) * 0xC2B2AE35) & _UINT32
     return h ^ (h >> 16)
+
+
+# Ranking #####################################################################
+
+
+def group_of(ptr: Tensor, num_entries: int) -> Tensor:
+    """The group of each entry, in the order of the groups."""
+    position = torch.arange(num_entries, device=ptr.device)
+    return torch.searchsorted(ptr, position, right=True) - 1
+
+
+def sort_groups(score: Tensor, ptr: Tensor,
+                perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    """The caller's positions, sorted by group and in it by falling score,
+    stable; and the group of each."""
+    group = group_of(ptr, score.numel())
+    perm = torch.arange(score.numel(), device=score.device) \
+        if perm is None else perm.long()
+    order = torch.sort(score.detach()[perm], descending=True, stable=True)[1]
+    order = order[torch.sort(group[order], stable=True)[1]]
+    return perm[order], group
+
+
+def soft_rank(
+    score: Tensor,
+    temperature: Tensor,
+    ptr: Tensor,
+    order: Tensor,
+    group: Tensor,
+) -> Tensor:
+    r"""rank[i] = 1 + sum over j != i in the group of
+    F((score[j] - score[i]) / temperature), F the Laplace CDF.
+
+    In falling order the sum splits at i into two recurrences,
+    rank_k = k - up_k / 2 + dn_k / 2, as F is an exponential on either side.
+    """
+    s = score[order]
+    first = _is_first(ptr, group)
+    fall = _fall(s, temperature[group], first)
+    up, dn = _up_and_down(fall, torch.ones_like(fall), first)
+    k = torch.arange(s.numel(), device=s.device) - ptr[group] + 1
+    rank = k.to(s.dtype) - up / 2 + dn / 2
+    return torch.zeros_like(rank).index_copy(0, order, rank)
+
+
+def soft_rank_backward(
+    grad: Tensor,
+    score: Tensor,
+    temperature: Tensor,
+    ptr: Tensor,
+    order: Tensor,
+    group: Tensor,
+) -> Tensor:
+    r"""ds_k = (U_k + V_k - v_k (up_k + dn_k)) / (2 temperature)."""
+    s, v, tau = score[order], grad[order], temperature[group]
+    first = _is_first(ptr, group)
+    fall = _fall(s, tau, first)
+    up, dn = _up_and_down(fall, torch.ones_like(fall), first)
+    u, w = _up_and_down(fall, v, first)
+    out = (u + w - v * (up + dn)) / (2 * tau)
+    return torch.zeros_like(out).index_copy(0, order, out)
+
+
+def _is_first(ptr: Tensor, group: Tensor) -> Tensor:
+    return ptr[group] == torch.arange(group.numel(), device=group.device)
+
+
+def _fall(s: Tensor, tau: Tensor, first: Tensor) -> Tensor:
+    """exp(-(s_(k-1) - s_k) / tau) <= 1 and, before a group begins, 0."""
+    gap = torch.where(first | (s == s.roll(1)), 0, s.roll(1) - s)
+    return torch.where(first, 0, (-gap / tau).exp())
+
+
+def _up_and_down(fall: Tensor, v: Tensor,
+                 first: Tensor) -> Tuple[Tensor, Tensor]:
+    r"""up_k = fall_k (v_(k-1) + up_(k-1)) and
+    dn_k = fall_(k+1) (v_(k+1) + dn_(k+1))."""
+    last = first.roll(-1)
+    rise = torch.where(last, 0, fall.roll(-1))
+    up = _scan(fall, torch.where(first, 0, fall * v.roll(1)), first)
+    dn = _scan(rise.flip(0), torch.where(last, 0, rise * v.roll(-1)).flip(0),
+               last.flip(0))
+    return up, dn.flip(0)
+
+
+def _scan(a: Tensor, b: Tensor, first: Tensor) -> Tensor:
+    """y_k = a_k y_(k-1) + b_k from the first entry of each group on, in as
+    many steps as the number of entries has bits."""
+    position = torch.arange(a.numel(), device=a.device)
+    inside, step = position - _run_start(first), 1
+    while step < a.numel():
+        linked = inside >= step
+        b = torch.where(linked, a * b.roll(step) + b, b)
+        a = torch.where(linked, a * a.roll(step), a)
+        step *= 2
+    return b
+
+
+def _run_start(first: Tensor) -> Tensor:
+    """The position at which the run of each entry starts."""
+    position = torch.arange(first.numel(), device=first.device)
+    if first.numel() == 0:
+        return position
+    return torch.where(first, position, 0).cummax(0)[0]
+
+
+def tie_spans(score: Tensor, ptr: Tensor,
+              perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    r"""The first and the last rank (1-based, falling) of the entries of the
+    group that have the same score, in the caller's order."""
+    order, group = sort_groups(score, ptr, perm)
+    s, first = score[order], _is_first(ptr, group)
+    begin = first | (s != s.roll(1))
+    end = first.roll(-1) | (s != s.roll(-1))
+    offset = ptr[group] - 1
+    top = _run_start(begin) - offset
+    bottom = s.numel() - 1 - _run_start(end.flip(0)).flip(0) - offset
+    return (torch.zeros_like(top).index_copy(0, order, top),
+            torch.zeros_like(bottom).index_copy(0, order, bottom))
+
+
+def depth_tables(p: float, depth: int,
+                 device: torch.device) -> Tuple[Tensor, Tensor, Tensor]:
+    r"""S(k) = sum of w_d / d, W(k) = sum of w_d and Q(k) = sum of w_d d over
+    d <= k, for k = 0 to depth, in float64, with the weight of RBO
+    w_d = (1 - p) p^(d - 1), and 1 for p = 1."""
+    d = torch.arange(1, depth + 1, dtype=torch.float64, device=device)
+    w = torch.ones_like(d) if p == 1.0 else (1.0 - p) * p**(d - 1.0)
+    s, w, q = (F.pad(x.cumsum(0), (1, 0))
+               for x in (w / d, w, w * d))
+    return s, w, q
+
+
+def rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
+        p: float) -> Tuple[Tensor, Tensor]:
+    r"""The Rank-Biased Overlap of each group, and its derivative for each
+    rank. Ranks are real; the overlap is linear between two whole ones."""
+    n = ptr.diff()
+    group = group_of(ptr, rank.numel())
+    if perm is not None:
+        group = torch.zeros_like(group).index_copy(0, perm.long(), group)
+    top, bottom = tie_spans(target, ptr, perm)
+    depth = int(n.max()) if n.numel() > 0 else 0
+    s, w, _ = depth_tables(p, depth, rank.device)
+
+    size = n[group]
+    real = rank.to(torch.float64)
+    k = torch.minimum(real.nan_to_num(1.0).floor().clamp(min=1).long(), size)
+    span = bottom - top + 1
+    m = torch.maximum(k, top)
+    whole = s[size] - s[torch.maximum(m, bottom) - 1]
+    part = (w[bottom - 1] - w[m - 1] -
+            (top - 1) * (s[bottom - 1] - s[m - 1])) / span
+    c = whole + torch.where(m < bottom, part, 0.0)
+    share = ((k - top + 1) / span).clamp(max=1.0)
+    slope = torch.where(k >= top, -(s[k] - s[k - 1]) * share, 0.0)
+    c = c + (real - k) * slope
+
+    out = torch.zeros_like(n, dtype=torch.float64).index_add(0, group, c)
+    if p == 1.0:
+        out = torch.where(n > 0, out / n.clamp(min=1), 1.0)
+        slope = slope / size
+    else:
+        out = out + p**n.to(torch.float64)
+    broken = torch.zeros_like(out).index_add(0, group, real + _nan(target))
+    out = torch.where(broken.isfinite(), out.clamp(max=1.0), torch.nan)
+    slope = torch.where(broken.isfinite()[group], slope, torch.nan)
+    return out.to(rank.dtype), slope.to(rank.dtype)
+
+
+def _nan(x: Tensor) -> Tensor:
+    """NaN where x is NaN, else 0."""
+    if not x.is_floating_point():
+        return torch.zeros_like(x, dtype=torch.float64)
+    return torch.where(x.isnan(), torch.nan, 0.0).to(torch.float64)

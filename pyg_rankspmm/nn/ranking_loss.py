@@ -1,0 +1,228 @@
+"""Rank-Biased Overlap as a loss."""
+from __future__ import annotations
+
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from pyg_rankspmm.graph import group
+from pyg_rankspmm.ops.reference import accumulator, group_of
+from pyg_rankspmm.ops.soft_rank import (
+    check_groups,
+    check_target,
+    count_groups,
+    overlap,
+    rank_groups,
+)
+from pyg_rankspmm.typing import (
+    check_bool,
+    check_choice,
+    check_float,
+    check_index,
+    check_positive,
+    check_probability,
+    describe,
+    flatten,
+)
+
+
+class RankingLoss(torch.nn.Module):
+    r"""Compares, for each source node, the order of its predicted edges with
+    the true one, by a differentiable Rank-Biased Overlap (RBO) of the `"A
+    Similarity Measure for Indefinite Rankings"
+    <https://doi.org/10.1145/1852102.1852106>`_ paper,
+
+    .. math::
+        \mathcal{L} = \frac{\sum_g n_g \, (1 - \mathrm{RBO}_g)}{\sum_g n_g},
+        \qquad
+        \mathrm{RBO}_g = \sum_{d=1}^{n_g} w_d \, \frac{|\hat{T}_d \cap
+        T_d|}{d} + p^{n_g}, \qquad w_d = (1 - p) \, p^{d-1},
+
+    where :math:`n_g` is the number of edges of source node :math:`g`, and
+    :math:`\hat{T}_d` and :math:`T_d` are its first :math:`d` edges by
+    prediction and by target.
+    For :math:`p = 1`, all depths weigh the same (average overlap):
+    :math:`w_d = 1 / n_g`.
+    All source nodes are compared at once, without a loop.
+
+    The predictions are ranked softly (:func:`~pyg_rankspmm.soft_rank`) and
+    the overlap is linear between two whole ranks, so that the loss is exact
+    for a small temperature.
+    Equal targets are averaged over all their orders, equal predictions share
+    their ranks.
+    A source node with a single edge has a loss of 0, and counts in the mean.
+
+    The loss only knows the order.
+    With a relative temperature it leaves the scale of the predictions open:
+    add a little of another loss as an anchor, such as 0.2 times the mean
+    squared error over the variance of the targets.
+
+    Args:
+        p (float, optional): The persistence :math:`0 < p \leq 1`: the smaller,
+            the more the first ranks weigh. See
+            :func:`~pyg_rankspmm.metrics.functional.rbo_weight`.
+            (default: :obj:`1.0`)
+        temperature (float, optional): How far two predictions must lie apart
+            to be told apart, :math:`\tau > 0`. (default: :obj:`0.3`)
+        relative (bool, optional): If set to :obj:`True`, the temperature is in
+            standard deviations of the predictions of the source node, so that
+            the loss does not depend on their scale; else in units of the
+            predictions. (default: :obj:`True`)
+        weighting (str, optional): How much a source node counts: as much as it
+            has edges (:obj:`"degree"`), or all the same (:obj:`"uniform"`).
+            (default: :obj:`"degree"`)
+        reduction (str, optional): The weighted mean over all source nodes
+            (:obj:`"mean"`), the weighted sum (:obj:`"sum"`), or the weighted
+            loss of each source node (:obj:`"none"`).
+            (default: :obj:`"mean"`)
+        group_by (str, optional): Whether the edges are grouped by source node
+            (:obj:`"src"`, :obj:`edge_label_index[0]`) or by target node
+            (:obj:`"dst"`). (default: :obj:`"src"`)
+
+    Shapes:
+        - **input:**
+          predictions :math:`(|\mathcal{E}|)`, targets
+          :math:`(|\mathcal{E}|)`, edge indices :math:`(2, |\mathcal{E}|)` or
+          group ids :math:`(|\mathcal{E}|)`
+        - **output:** scalar, or :math:`(|\mathcal{V}_s|)` with
+          :obj:`reduction="none"`, where nodes without edges have 0
+
+    Example:
+        >>> criterion = RankingLoss()
+        >>> edge_label_index = torch.tensor([[0, 0, 0, 1, 1],
+        ...                                  [3, 1, 2, 1, 0]])
+        >>> target = torch.tensor([5.0, 3.0, 1.0, 4.0, 2.0])
+        >>> pred = torch.tensor([0.9, 0.5, 0.1, 0.2, 0.8], requires_grad=True)
+        >>> loss = criterion(pred, target, edge_label_index)
+        >>> loss.backward()
+        >>> pred.grad[3] < 0  # should rise
+        tensor(True)
+    """
+    def __init__(
+        self,
+        p: float = 1.0,
+        temperature: float = 0.3,
+        relative: bool = True,
+        weighting: str = 'degree',
+        reduction: str = 'mean',
+        group_by: str = 'src',
+    ) -> None:
+        super().__init__()
+        self.p = check_probability('p', p)
+        self.temperature = check_positive('temperature', temperature)
+        self.relative = check_bool('relative', relative)
+        self.weighting = check_choice('weighting', weighting,
+                                      ('degree', 'uniform'))
+        self.reduction = check_choice('reduction', reduction,
+                                      ('mean', 'sum', 'none'))
+        self.group_by = check_choice('group_by', group_by, ('src', 'dst'))
+
+    def forward(
+        self,
+        pred: Tensor,
+        target: Tensor,
+        edge_label_index: Tensor,
+        dim_size: Optional[int] = None,
+    ) -> Tensor:
+        r"""Runs the forward pass.
+
+        Args:
+            pred (torch.Tensor): The predicted scores, higher is better, shape
+                :obj:`[num_edges]` or :obj:`[num_edges, 1]`. bfloat16 and half
+                are computed in float32.
+            target (torch.Tensor): The true scores, shape as :obj:`pred`, any
+                real dtype.
+            edge_label_index (torch.Tensor): Shape :obj:`[2, num_edges]`, in
+                any order, or the group of each edge, shape
+                :obj:`[num_edges]`.
+            dim_size (int, optional): The number of source nodes. If
+                :obj:`None`, the largest index plus one.
+                (default: :obj:`None`)
+
+        Raises:
+            TypeError: If an argument has a wrong type or dtype.
+            ValueError: If shapes, devices or indices do not fit, or the
+                target requires a gradient.
+        """
+        pred, target, index = self._check(pred, target, edge_label_index)
+        index, dim_size = self._groups(index, dim_size)
+        ptr, perm = group(index, dim_size)
+        tau = self._temperatures(pred, ptr, perm)
+        rank = rank_groups(pred, tau, ptr, perm)
+        loss = 1.0 - overlap(rank, target, ptr, perm, self.p)
+
+        degree = ptr.diff()
+        weight = degree if self.weighting == 'degree' else degree.clamp(max=1)
+        weight = weight.to(loss.dtype)
+        loss = weight * loss
+        if self.reduction == 'none':
+            return loss
+        if self.reduction == 'sum':
+            return loss.sum()
+        return loss.sum() / weight.sum().clamp(min=1.0)
+
+    def _check(self, pred: Tensor, target: Tensor,
+               index: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        pred = flatten('pred', check_float('pred', pred))
+        target = check_target(target, pred)
+        check_index('edge_label_index', index)
+        if index.dim() == 2 and index.size(0) == 2:
+            index = index[0 if self.group_by == 'src' else 1]
+        elif index.dim() != 1:
+            raise ValueError(f"'edge_label_index' must have shape [2, "
+                             f"num_edges] or [num_edges] (got "
+                             f"{describe(index)})")
+        index = check_groups('edge_label_index', index, pred, 'pred')
+        return pred.to(accumulator(pred.dtype)), target, index
+
+    def _groups(self, index: Tensor,
+                dim_size: Optional[int]) -> Tuple[Tensor, int]:
+        if not torch.compiler.is_compiling():
+            return index, count_groups('edge_label_index', index, dim_size)
+        if dim_size is not None:
+            return index, dim_size
+        # A compiler must know the number of groups before the data.
+        if self.reduction == 'none':
+            raise ValueError("'dim_size' must be given to compile "
+                             "reduction='none'")
+        ordered, order = index.sort(stable=True)
+        begin = torch.cat([ordered[:1] < ordered[:1], ordered.diff() != 0])
+        return torch.zeros_like(index).index_copy(
+            0, order, begin.cumsum(0)), index.numel()
+
+    @torch.no_grad()
+    def _temperatures(self, pred: Tensor, ptr: Tensor,
+                      perm: Tensor) -> Tensor:
+        """The temperature of each group; NaN if its predictions are not
+        finite."""
+        x = pred.detach()[perm.long()].to(torch.float64)
+        groups = group_of(ptr, x.numel())
+        count = ptr.diff()
+
+        def total(value: Tensor) -> Tensor:
+            return value.new_zeros(count.numel()).index_add(0, groups, value)
+
+        broken = total(x - x) != 0  # inf - inf and NaN - NaN are NaN
+        if not self.relative:
+            tau = torch.full_like(count, self.temperature, dtype=pred.dtype)
+            return tau.masked_fill(broken, torch.nan)
+        x = x.masked_fill(broken[groups], 0.0)
+        scale = torch.cat([x.abs(), x.new_ones(1)]).amax()
+        x = x / scale  # so that no square overflows
+        mean = total(x) / count.clamp(min=1)
+        deviation = x - mean[groups]
+        std = (total(deviation**2) / count.clamp(min=1)).sqrt()
+        # Equal predictions must not make the temperature 0.
+        keep = (~broken[groups]).to(x.dtype)
+        n = keep.sum().clamp(min=1.0)
+        spread = ((x - x.sum() / n)**2 * keep).sum().div(n).sqrt()
+        floor = 1e-3 * spread + torch.finfo(pred.dtype).eps / scale
+        tau = self.temperature * torch.maximum(std, floor) * scale
+        return tau.masked_fill(broken, torch.nan).to(pred.dtype)
+
+    def extra_repr(self) -> str:
+        return (f'p={self.p}, temperature={self.temperature}, '
+                f'relative={self.relative}, weighting={self.weighting!r}, '
+                f'reduction={self.reduction!r}, group_by={self.group_by!r}')
+

@@ -1,0 +1,254 @@
+"""Differentiable ranks in groups, and the overlap of rankings."""
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from pyg_rankspmm._library import define, double_backward
+from pyg_rankspmm.graph import group, index_dtype
+from pyg_rankspmm.ops import reference
+from pyg_rankspmm.typing import (
+    check_device,
+    check_float,
+    check_index,
+    check_length,
+    check_positive,
+    check_tensor,
+    describe,
+    flatten,
+)
+
+
+def soft_rank(
+    score: Tensor,
+    index: Tensor,
+    temperature: Union[float, Tensor],
+) -> Tensor:
+    r"""Ranks the entries of each group by falling score, differentiably,
+
+    .. math::
+        \hat{r}_i = 1 + \sum_{j \neq i} F \left( \frac{s_j - s_i}{\tau}
+        \right), \qquad
+        F(z) = \begin{cases} \frac{1}{2} e^{z} & z < 0 \\
+        1 - \frac{1}{2} e^{-z} & z \geq 0 \end{cases},
+
+    where :math:`j` runs over the group of :math:`i` and :math:`F` is the
+    distribution function of the Laplace distribution, as in the `"LapSum"
+    <https://arxiv.org/abs/2503.06242>`_ paper.
+    Ranks count from 1, equal scores get equal ranks, and the ranks of a group
+    of :math:`n` sum up to :math:`n (n + 1) / 2`.
+    For :math:`\tau \to 0` they are the ordinary ones.
+
+    Exact in :math:`\mathcal{O}(n \log n)`, without a loop over the groups.
+
+    Args:
+        score (torch.Tensor): Shape :obj:`[num_entries]`, floating point.
+            bfloat16 and half are computed in float32.
+        index (torch.Tensor): The group of each entry, shape
+            :obj:`[num_entries]`, integers from 0 on in any order.
+        temperature (float or torch.Tensor): :math:`\tau > 0`, in units of the
+            scores, or one for each group, shape :obj:`[num_groups]`.
+
+    Returns:
+        torch.Tensor: Shape :obj:`[num_entries]`.
+
+    Raises:
+        TypeError: If an argument has a wrong type or dtype.
+        ValueError: If shapes, devices or indices do not fit, or the
+            temperature is not positive.
+
+    Example:
+        >>> score = torch.tensor([0.1, 0.9, 0.5, 2.0])
+        >>> index = torch.tensor([0, 0, 0, 1])
+        >>> soft_rank(score, index, temperature=0.01)
+        tensor([3., 1., 2., 1.])
+        >>> soft_rank(score, index, temperature=10.0)
+        tensor([2.0580, 1.9420, 2.0000, 1.0000])
+    """
+    score = flatten('score', check_float('score', score))
+    index = check_groups('index', index, score, 'score')
+    num_groups = count_groups('index', index)
+    dtype = reference.accumulator(score.dtype)
+    if isinstance(temperature, Tensor):
+        if temperature.dim() == 0:
+            temperature = temperature.expand(num_groups)
+        check_float('temperature', temperature)
+        check_device('temperature', temperature, score.device, 'score')
+        if temperature.dim() != 1 or temperature.size(0) < num_groups:
+            raise ValueError(f"'temperature' must be a number or have shape "
+                             f"[num_groups] with one entry for each of the "
+                             f"{num_groups} groups (got "
+                             f"{describe(temperature)})")
+        if not bool((temperature.detach() > 0).all()):
+            raise ValueError("'temperature' must be positive everywhere")
+        num_groups = temperature.size(0)
+        temperature = temperature.to(dtype)
+    else:
+        check_positive('temperature', temperature)
+        temperature = score.new_full((num_groups, ), temperature, dtype=dtype)
+    ptr, perm = group(index, num_groups)
+    return rank_groups(score.to(dtype), temperature, ptr, perm).to(score.dtype)
+
+
+def check_groups(name: str, index: Any, score: Tensor, like: str) -> Tensor:
+    """Checks the group of each entry of a vector of scores."""
+    check_index(name, index)
+    if index.dim() != 1:
+        raise ValueError(f"'{name}' must have shape [num_entries] (got "
+                         f"{describe(index)})")
+    check_length(name, index, score.size(0), like)
+    check_device(name, index, score.device, like)
+    return index.long()
+
+
+def check_target(target: Any, pred: Tensor) -> Tensor:
+    """Checks the true scores that belong to a vector of predictions."""
+    target = flatten('target', check_tensor('target', target))
+    if target.requires_grad:
+        raise ValueError("'target' must not require a gradient; pass "
+                         "'target.detach()'")
+    if target.is_complex():
+        raise TypeError(f"'target' must be real (got {describe(target)})")
+    check_length('target', target, pred.size(0), 'pred')
+    check_device('target', target, pred.device, 'pred')
+    return target
+
+
+def count_groups(name: str, index: Tensor,
+                 dim_size: Optional[int] = None) -> int:
+    """The number of groups that an index counts: what the caller says, or
+    one more than the largest index."""
+    if index.numel() == 0:
+        return dim_size or 0
+    low, high = (int(bound) for bound in index.aminmax())
+    if low < 0:
+        raise ValueError(f"'{name}' must not be negative (got {low})")
+    if dim_size is not None and high >= dim_size:
+        raise ValueError(f"'{name}' must hold indices below the 'dim_size' of "
+                         f"{dim_size} (got {high})")
+    return high + 1 if dim_size is None else dim_size
+
+
+def rank_groups(score: Tensor, temperature: Tensor, ptr: Tensor,
+                perm: Optional[Tensor]) -> Tensor:
+    r"""As :func:`soft_rank`, for entries that :func:`~pyg_rankspmm.graph.group`
+    has grouped, and one temperature for each group."""
+    return _soft_rank(score, temperature, ptr, perm)[0]
+
+
+def overlap(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
+            p: float) -> Tensor:
+    r"""The Rank-Biased Overlap of each group between real-valued ranks and the
+    order of :obj:`target`, shape :obj:`[num_groups]`; 1 for an empty group.
+
+    Equal targets are averaged over all their orders (RBO^a of `"The Treatment
+    of Ties in Rank-Biased Overlap" <https://arxiv.org/abs/2406.07121>`_), and
+    the overlap beyond the end is extrapolated (`"A Similarity Measure for
+    Indefinite Rankings" <https://doi.org/10.1145/1852102.1852106>`_).
+    """
+    return _rbo(rank, target, ptr, perm, p)[0]
+
+
+# The operators ##############################################################
+
+
+def _soft_rank_reference(
+        score: Tensor, temperature: Tensor, ptr: Tensor,
+        perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    order, groups = reference.sort_groups(score, ptr, perm)
+    rank = reference.soft_rank(score, temperature, ptr, order, groups)
+    return rank, order.to(index_dtype(score.numel()))
+
+
+def _soft_rank_fake(score: Tensor, temperature: Tensor, ptr: Tensor,
+                    perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    return (torch.empty_like(score),
+            score.new_empty(score.numel(), dtype=index_dtype(score.numel())))
+
+
+def _soft_rank_save(ctx: Any, inputs: Tuple[Any, ...],
+                    output: Tuple[Tensor, Tensor]) -> None:
+    score, temperature, ptr, _ = inputs
+    ctx.save_for_backward(score, temperature, ptr, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _soft_rank_backward(ctx: Any, grad: Tensor,
+                        _: Any) -> Tuple[Optional[Tensor], ...]:
+    score, temperature, ptr, order = ctx.saved_tensors
+    grad_score = _soft_rank_grad(grad, score, temperature, ptr, order)
+    grad_temperature = None
+    if ctx.needs_input_grad[1]:
+        # Ranks do not change when scores and temperature grow together.
+        groups = reference.group_of(ptr, score.numel())
+        share = (score * grad_score)[order.long()]
+        grad_temperature = -torch.zeros_like(temperature).index_add(
+            0, groups, share) / temperature
+    return grad_score, grad_temperature, None, None
+
+
+def _soft_rank_grad_reference(grad: Tensor, score: Tensor,
+                              temperature: Tensor, ptr: Tensor,
+                              order: Tensor) -> Tensor:
+    groups = reference.group_of(ptr, score.numel())
+    return reference.soft_rank_backward(grad, score, temperature, ptr,
+                                        order.long(), groups)
+
+
+def _soft_rank_grad_fake(grad: Tensor, score: Tensor, *args: Any) -> Tensor:
+    return torch.empty_like(score)
+
+
+def _soft_rank_grad_save(ctx: Any, inputs: Tuple[Any, ...],
+                         output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _soft_rank_grad_backward(ctx: Any,
+                             grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+    grad_rank, score, temperature, ptr, order = ctx.saved_tensors
+
+    def definition(score: Tensor, temperature: Tensor) -> Tensor:
+        groups = reference.group_of(ptr, score.numel())
+        return reference.soft_rank(score, temperature, ptr, order.long(),
+                                   groups)
+
+    return double_backward(definition, (score, temperature), grad_rank,
+                           (grad, None)) + (None, None)
+
+
+def _rbo_fake(rank: Tensor, target: Tensor, ptr: Tensor,
+              perm: Optional[Tensor], p: float) -> Tuple[Tensor, Tensor]:
+    return rank.new_empty(ptr.numel() - 1), torch.empty_like(rank)
+
+
+def _rbo_save(ctx: Any, inputs: Tuple[Any, ...],
+              output: Tuple[Tensor, Tensor]) -> None:
+    _, _, ptr, perm, _ = inputs
+    ctx.save_for_backward(ptr, perm, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _rbo_backward(ctx: Any, grad: Tensor,
+                  _: Any) -> Tuple[Optional[Tensor], ...]:
+    ptr, perm, slope = ctx.saved_tensors
+    grad = grad[reference.group_of(ptr, slope.numel())]
+    if perm is not None:
+        grad = torch.zeros_like(grad).index_copy(0, perm.long(), grad)
+    return grad * slope, None, None, None, None
+
+
+_soft_rank = define(
+    'soft_rank(Tensor score, Tensor temperature, Tensor ptr, Tensor? perm) -> '
+    '(Tensor rank, Tensor order)', _soft_rank_reference, _soft_rank_fake,
+    _soft_rank_backward, _soft_rank_save)
+_soft_rank_grad = define(
+    'soft_rank_backward(Tensor grad, Tensor score, Tensor temperature, '
+    'Tensor ptr, Tensor order) -> Tensor', _soft_rank_grad_reference,
+    _soft_rank_grad_fake, _soft_rank_grad_backward, _soft_rank_grad_save)
+_rbo = define(
+    'rbo(Tensor rank, Tensor target, Tensor ptr, Tensor? perm, float p) -> '
+    '(Tensor rbo, Tensor slope)', reference.rbo, _rbo_fake, _rbo_backward,
+    _rbo_save)

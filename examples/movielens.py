@@ -131,9 +131,9 @@ def split_ratings(
     total = ratings.rating.numel()
     num_val, num_test = int(val_ratio * total), int(test_ratio * total)
     generator = torch.Generator().manual_seed(seed)
-    parts = torch.randperm(total, generator=generator).split(
-        [total - num_val - num_test, num_val, num_test])
-    train, val, test = (part.sort().values for part in parts)
+    order = torch.randperm(total, generator=generator)
+    train, val, test = (part.sort().values for part in order.split(
+        [total - num_val - num_test, num_val, num_test]))
 
     data = _build(ratings, train, num_neighbors)
     return (_with_labels(data, ratings, train),
@@ -211,7 +211,7 @@ def similar_rows(edge_index: Tensor, size: tuple[int, int], k: int,
             with :obj:`chunk_size * size[0]`. (default: :obj:`1024`)
     """
     adj = torch.sparse_coo_tensor(edge_index, torch.ones(edge_index.size(1)),
-                                  size).coalesce()
+                                  size, check_invariants=True).coalesce()
     degree = adj.sum(dim=1).to_dense()
     edges = []
     for start in range(0, size[0], chunk_size):
@@ -222,7 +222,6 @@ def similar_rows(edge_index: Tensor, size: tuple[int, int], k: int,
         score[target - start, target] = 0.0  # not with itself
         value, source = score.topk(min(k, size[0]))
         keep = value > 0
-        edges.append(
-            torch.stack([source, target.view(-1, 1).expand_as(source)])[:,
-                                                                        keep])
+        target = target.view(-1, 1).expand_as(source)
+        edges.append(torch.stack([source[keep], target[keep]]))
     return torch.cat(edges, dim=1)

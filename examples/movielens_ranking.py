@@ -271,7 +271,7 @@ class Trainer:
         loss = self.loss(self.model(data), data)
         loss.backward()
         self.optimizer.step()
-        return float(loss)
+        return loss.item()
 
     def fit(self, epochs: int, patience: int, checkpoint: Path,
             settings: dict[str, Any]) -> None:

@@ -84,36 +84,7 @@ struct Item {
   }
 };
 
-constexpr int64_t kRadixSort = 256;  // entries from which it pays
-
-// Byte by byte from the lowest on; a byte that all keys share costs nothing.
-// Returns where the result is: in `items` or in `other`.
-template <class S>
-Item<S>* radix_sort(Item<S>* items, Item<S>* other, int64_t n) {
-  constexpr int kBytes = sizeof(items->key);
-  Array<int64_t> counts(kBytes * 256);
-  std::fill(counts.data(), counts.data() + kBytes * 256, 0);
-  for (int64_t i = 0; i < n; ++i) {
-    for (int b = 0; b < kBytes; ++b) {
-      ++counts[b * 256 + (items[i].key >> (8 * b) & 255)];
-    }
-  }
-  for (int b = 0; b < kBytes; ++b) {
-    int64_t* next = counts.data() + b * 256;
-    if (next[items[0].key >> (8 * b) & 255] == n) continue;
-    int64_t start = 0;
-    for (int byte = 0; byte < 256; ++byte) {
-      const int64_t count = next[byte];
-      next[byte] = start;
-      start += count;
-    }
-    for (int64_t i = 0; i < n; ++i) {
-      other[next[items[i].key >> (8 * b) & 255]++] = items[i];
-    }
-    std::swap(items, other);
-  }
-  return items;
-}
+constexpr int64_t kRadixSort = 48;  // entries from which it pays
 
 // Sorts one group after the other, in memory for the longest.
 template <class S>
@@ -128,14 +99,43 @@ class Sorter {
       items_[i] = {falling(score[position(g, begin + i)]),
                    static_cast<int32_t>(i)};
     }
-    if (n >= kRadixSort) return radix_sort<S>(items_.data(), other_.data(), n);
+    if (n >= kRadixSort) return radix_sort(n);
     std::sort(items_.data(), items_.data() + n);
     return items_.data();
   }
 
  private:
+  // Byte by byte from the lowest on; a byte that all keys share costs nothing.
+  const Item<S>* radix_sort(int64_t n) {
+    Item<S>* from = items_.data();
+    Item<S>* to = other_.data();
+    std::memset(counts_, 0, sizeof counts_);
+    for (int64_t i = 0; i < n; ++i) {
+      for (int b = 0; b < kBytes; ++b) ++counts_[b][byte(from[i], b)];
+    }
+    for (int b = 0; b < kBytes; ++b) {
+      int32_t* next = counts_[b];
+      if (next[byte(from[0], b)] == n) continue;
+      int32_t start = 0;
+      for (int value = 0; value < 256; ++value) {
+        const int32_t count = next[value];
+        next[value] = start;
+        start += count;
+      }
+      for (int64_t i = 0; i < n; ++i) to[next[byte(from[i], b)]++] = from[i];
+      std::swap(from, to);
+    }
+    return from;
+  }
+
+  static int byte(const Item<S>& item, int b) {
+    return static_cast<int>(item.key >> (8 * b) & 255);
+  }
+
+  static constexpr int kBytes = sizeof(Item<S>::key);
   Array<Item<S>> items_;
   Array<Item<S>> other_;
+  int32_t counts_[kBytes][256];
 };
 
 // Soft ranks #################################################################
@@ -209,26 +209,18 @@ struct Tie {
   double per_rank;  // 1 / (number of entries)
 
   // Of the entry with this real-valued rank; and the slope of the overlap.
+  // Without a branch: where an entry is among its ties nobody can guess.
   double loss(double real, double* slope) const {
     const int64_t k =
-        real < static_cast<double>(n) ? static_cast<int64_t>(real) : n;
-    if (k < top) {
-      *slope = 0;
-      return 0;
-    }
-    if (k >= bottom) {
-      *slope = s[k - 1] - s[k];
-      return s[k - 1] - s[bottom - 1] + (top < bottom ? rise(bottom) : 0.0) -
-             (real - k) * *slope;
-    }
-    *slope = (s[k - 1] - s[k]) * ((k - top + 1) * per_rank);
-    return rise(k) - (real - k) * *slope;
-  }
-
- private:
-  double rise(int64_t k) const {
-    return (w[k - 1] - w[top - 1] - (top - 1) * (s[k - 1] - s[top - 1])) *
-           per_rank;
+        std::min(n, static_cast<int64_t>(std::min(real, 2147483647.0)));
+    const int64_t m = std::max(k, top);
+    const int64_t low = std::min(m, bottom) - 1, high = std::max(m, bottom) - 1;
+    const double share =
+        std::min(1.0, std::max<int64_t>(0, k - top + 1) * per_rank);
+    *slope = (s[k - 1] - s[k]) * share;
+    const double rise = (w[low] - w[top - 1]) -
+                        (top - 1) * (s[low] - s[top - 1]);
+    return s[high] - s[bottom - 1] + rise * per_rank - (real - k) * *slope;
   }
 };
 
@@ -265,32 +257,38 @@ struct Moments {
 // Of the scores times `unit`; NaN if one is not finite.
 template <class T>
 Moments moments(const Groups& g, int64_t group, const T* score, double unit) {
-  Moments m;
-  const int64_t begin = g.ptr[group], end = g.ptr[group + 1];
-  for (int64_t k = begin; k < end; ++k) m.mean += score[position(g, k)] * unit;
-  m.count = static_cast<double>(end - begin);
-  m.mean /= std::max(m.count, 1.0);
-  for (int64_t k = begin; k < end; ++k) {
-    const double delta = score[position(g, k)] * unit - m.mean;
-    m.square += delta * delta;
+  const int64_t begin = g.ptr[group], n = g.ptr[group + 1] - begin;
+  if (n == 0) return {};
+  // One pass: no score is farther than sqrt(n) deviations from the mean, so
+  // that the difference to any of them is as good as that to the mean.
+  const double first = score[position(g, begin)] * unit;
+  double sum = 0, square = 0;
+  for (int64_t k = begin; k < begin + n; ++k) {
+    const double delta = score[position(g, k)] * unit - first;
+    sum += delta;
+    square += delta * delta;
   }
-  return m;
+  const double count = static_cast<double>(n), mean = sum / count;
+  return {count, first + mean, std::max(0.0, square - mean * sum) + 0 * square};
 }
 
-template <class T>
-double largest(const T* score, int64_t size, int threads) {
+// A power of two that keeps the squares of the scores from overflowing.
+double scale_of(const float*, int64_t, int) { return 1; }  // no float does
+double scale_of(const double* score, int64_t size, int threads) {
   const int64_t chunks = size / kChunk + 1;
   Array<double> most(chunks);
   parallel_for(usable_threads(threads, size), chunks, [&](int, int64_t c) {
-    double top = 0;
+    double top = 1;
     const int64_t end = std::min(size, (c + 1) * kChunk);
     for (int64_t i = c * kChunk; i < end; ++i) {
-      const double x = std::abs(static_cast<double>(score[i]));
+      const double x = std::abs(score[i]);
       if (x <= std::numeric_limits<double>::max()) top = std::max(top, x);
     }
     most[c] = top;
   });
-  return *std::max_element(most.data(), most.data() + chunks);
+  return std::exp2(
+      std::floor(std::log2(*std::max_element(most.data(),
+                                             most.data() + chunks))));
 }
 
 }  // namespace
@@ -429,11 +427,7 @@ void overlap_grad(const Groups& g, const T* grad, const T* slope, T* out,
 template <class T>
 void temperatures(const Groups& g, const T* score, double temperature,
                   bool relative, T* out, int threads) {
-  // A power of two that keeps squares from overflowing.
-  const double scale =
-      std::exp2(std::ceil(std::log2(std::max(1.0, largest(score, g.size,
-                                                          threads)))) -
-                1);
+  const double scale = scale_of(score, g.size, threads);
   const int64_t chunks = g.size / kChunk + 1;
   Array<Moments> parts(chunks);
   std::fill(parts.data(), parts.data() + chunks, Moments());

@@ -44,9 +44,14 @@ _SUFFIX = {torch.float32: '_f32', torch.float64: '_f64'}
 _HALF = (torch.bfloat16, torch.float16)
 
 
+def is_installed() -> bool:
+    """Whether the package was installed with its kernels."""
+    return _C is not None
+
+
 def is_available() -> bool:
     """Whether the kernels run under the operators."""
-    return _C is not None and os.environ.get('PYG_RANKSPMM_KERNELS') != '0'
+    return is_installed() and os.environ.get('PYG_RANKSPMM_KERNELS') != '0'
 
 
 def has_openmp() -> bool:

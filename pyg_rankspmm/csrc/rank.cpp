@@ -186,25 +186,33 @@ void grad_group(const T* fall, const T* v, int64_t n, double* out) {
 
 // Overlap ####################################################################
 
-// S(k) = sum of w_d / d and W(k) = sum of w_d over d <= k.
-struct DepthTables {
-  Array<double> s, w;
-  DepthTables(double p, int64_t depth) : s(depth + 1), w(depth + 1) {
-    s[0] = w[0] = 0;
+// S(k) = sum of w_d / d and W(k) = sum of w_d over d <= k, side by side: both
+// are wanted at ranks that nobody can guess.
+struct Depth {
+  double s, w;
+};
+
+class DepthTable {
+ public:
+  DepthTable(double p, int64_t depth) : at_(depth + 1) {
+    at_[0] = {0, 0};
     double weight = p == 1 ? 1 : 1 - p;
     for (int64_t d = 1; d <= depth; ++d) {
-      s[d] = s[d - 1] + weight / static_cast<double>(d);
-      w[d] = w[d - 1] + weight;
+      at_[d] = {at_[d - 1].s + weight / static_cast<double>(d),
+                at_[d - 1].w + weight};
       weight *= p;
     }
   }
+  const Depth* data() const { return at_.data(); }
+
+ private:
+  Array<Depth> at_;
 };
 
 // How much less than they could the entries of one tie group add to the
 // overlap, if their targets span the ranks `top` to `bottom` of n.
 struct Tie {
-  const double* s;
-  const double* w;
+  const Depth* at;
   int64_t n, top, bottom;
   double per_rank;  // 1 / (number of entries)
 
@@ -217,10 +225,11 @@ struct Tie {
     const int64_t low = std::min(m, bottom) - 1, high = std::max(m, bottom) - 1;
     const double share =
         std::min(1.0, std::max<int64_t>(0, k - top + 1) * per_rank);
-    *slope = (s[k - 1] - s[k]) * share;
-    const double rise = (w[low] - w[top - 1]) -
-                        (top - 1) * (s[low] - s[top - 1]);
-    return s[high] - s[bottom - 1] + rise * per_rank - (real - k) * *slope;
+    *slope = (at[k - 1].s - at[k].s) * share;
+    const double rise = (at[low].w - at[top - 1].w) -
+                        (top - 1) * (at[low].s - at[top - 1].s);
+    return at[high].s - at[bottom - 1].s + rise * per_rank -
+           (real - k) * *slope;
   }
 };
 
@@ -377,7 +386,7 @@ void soft_rank_grad(const Groups& g, const T* grad, const T* score,
 template <class T, class S>
 void overlap(const Groups& g, const T* rank, const S* target, double p, T* rbo,
              T* slope, int threads) {
-  const DepthTables tables(p, longest_group(g, 0, g.count));
+  const DepthTable table(p, longest_group(g, 0, g.count));
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
     Sorter<S> sorter(longest_group(g, begin, end));
     for (int64_t i = begin; i < end; ++i) {
@@ -389,7 +398,7 @@ void overlap(const Groups& g, const T* rank, const S* target, double p, T* rbo,
       double loss = 0;
       bool broken = false;
       for_runs(items, n, [&](int64_t low, int64_t high) {
-        const Tie tie{tables.s.data(), tables.w.data(), n, low + 1, high,
+        const Tie tie{table.data(), n, low + 1, high,
                       1 / static_cast<double>(high - low)};
         for (int64_t k = low; k < high; ++k) {
           const int32_t e = position(g, start + items[k].place);

@@ -52,6 +52,21 @@ int32_t position(const Groups& g, int64_t k) {
   return g.perm ? g.perm[k] : static_cast<int32_t>(k);
 }
 
+// The entries of a group side by side, and back. In a large array of edges in
+// any order each entry of a group is on a cache line of its own: it is to be
+// fetched once, in the order of the positions, and not in that of the scores.
+template <class T>
+void gather(const Groups& g, int64_t group, const T* from, T* to) {
+  const int64_t begin = g.ptr[group], n = g.ptr[group + 1] - begin;
+  for (int64_t i = 0; i < n; ++i) to[i] = from[position(g, begin + i)];
+}
+
+template <class T>
+void scatter(const Groups& g, int64_t group, const T* from, T* to) {
+  const int64_t begin = g.ptr[group], n = g.ptr[group + 1] - begin;
+  for (int64_t i = 0; i < n; ++i) to[position(g, begin + i)] = from[i];
+}
+
 // Sorting ####################################################################
 
 // Integers that order as the scores do, falling: a comparison of floating
@@ -93,11 +108,9 @@ class Sorter {
   explicit Sorter(int64_t longest)
       : items_(longest), other_(longest >= kRadixSort ? longest : 0) {}
 
-  const Item<S>* sort(const Groups& g, int64_t group, const S* score) {
-    const int64_t begin = g.ptr[group], n = g.ptr[group + 1] - begin;
+  const Item<S>* sort(const S* score, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
-      items_[i] = {falling(score[position(g, begin + i)]),
-                   static_cast<int32_t>(i)};
+      items_[i] = {falling(score[i]), static_cast<int32_t>(i)};
     }
     if (n >= kRadixSort) return radix_sort(n);
     std::sort(items_.data(), items_.data() + n);
@@ -238,6 +251,17 @@ bool is_nan(S x) {
   return x != x;
 }
 
+// Whether a rank is not a number that one can count to, or a target none.
+template <class T, class S>
+bool is_broken(const T* rank, const S* target, int64_t n) {
+  bool broken = false;
+  for (int64_t i = 0; i < n; ++i) {
+    broken |= !(rank[i] >= 1 && rank[i] <= std::numeric_limits<T>::max()) |
+              is_nan(target[i]);
+  }
+  return broken;
+}
+
 // Calls f(begin, end) for each run of equal scores among n sorted items.
 template <class S, class F>
 void for_runs(const Item<S>* items, int64_t n, const F& f) {
@@ -337,24 +361,25 @@ void soft_rank(const Groups& g, const T* score, const T* temperature, T* rank,
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
     const int64_t longest = longest_group(g, begin, end);
     Sorter<T> sorter(longest);
-    Array<T> s(longest), fall(longest + 1);
+    Array<T> local(longest), s(longest), fall(longest + 1);
     Array<double> ranks(longest);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t start = g.ptr[i], n = g.ptr[i + 1] - start;
       if (n == 0) continue;
-      const Item<T>* items = sorter.sort(g, i, score);
-      int32_t* mine = order + start;
+      gather(g, i, score, local.data());
+      const Item<T>* items = sorter.sort(local.data(), n);
       for (int64_t k = 0; k < n; ++k) {
-        mine[k] = position(g, start + items[k].place);
-        s[k] = score[mine[k]];
+        order[start + k] = position(g, start + items[k].place);
+        s[k] = local[items[k].place];
       }
       fill_falls(s.data(), temperature[i], n, fall.data());
       rank_group(fall.data(), n, ranks.data());
       // An entry that is alone has nobody to hear from that it is broken.
       const bool broken = is_nan(s[0] + temperature[i]);
       for (int64_t k = 0; k < n; ++k) {
-        rank[mine[k]] = static_cast<T>(broken ? kNaN : ranks[k]);
+        local[items[k].place] = static_cast<T>(broken ? kNaN : ranks[k]);
       }
+      scatter(g, i, local.data(), rank);
     }
   });
 }
@@ -388,35 +413,37 @@ void overlap(const Groups& g, const T* rank, const S* target, double p, T* rbo,
              T* slope, int threads) {
   const DepthTable table(p, longest_group(g, 0, g.count));
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
-    Sorter<S> sorter(longest_group(g, begin, end));
+    const int64_t longest = longest_group(g, begin, end);
+    Sorter<S> sorter(longest);
+    Array<S> targets(longest);
+    Array<T> local(longest);  // ranks, then slopes
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t start = g.ptr[i], n = g.ptr[i + 1] - start;
+      const int64_t n = g.ptr[i + 1] - g.ptr[i];
       rbo[i] = 1;
       if (n == 0) continue;
       const double share = p == 1 ? 1 / static_cast<double>(n) : 1;
-      const Item<S>* items = sorter.sort(g, i, target);
+      gather(g, i, target, targets.data());
+      gather(g, i, rank, local.data());
+      const bool broken = is_broken(local.data(), targets.data(), n);
+      if (broken) std::fill(local.data(), local.data() + n, T{1});
+      const Item<S>* items = sorter.sort(targets.data(), n);
       double loss = 0;
-      bool broken = false;
       for_runs(items, n, [&](int64_t low, int64_t high) {
         const Tie tie{table.data(), n, low + 1, high,
                       1 / static_cast<double>(high - low)};
         for (int64_t k = low; k < high; ++k) {
-          const int32_t e = position(g, start + items[k].place);
-          if (!(rank[e] >= 1) || std::isinf(rank[e]) || is_nan(target[e])) {
-            broken = true;
-            continue;
-          }
-          double d;
-          loss += tie.loss(rank[e], &d);
-          slope[e] = static_cast<T>(share * d);
+          T& mine = local[items[k].place];
+          double slope;
+          loss += tie.loss(mine, &slope);
+          mine = static_cast<T>(share * slope);
         }
       });
-      rbo[i] = static_cast<T>(broken ? kNaN
-                                     : 1 - std::max(0.0, share * loss));
-      if (!broken) continue;
-      for (int64_t k = 0; k < n; ++k) {
-        slope[position(g, start + k)] = static_cast<T>(kNaN);
+      rbo[i] = static_cast<T>(1 - std::max(0.0, share * loss));
+      if (broken) {
+        rbo[i] = static_cast<T>(kNaN);
+        std::fill(local.data(), local.data() + n, rbo[i]);
       }
+      scatter(g, i, local.data(), slope);
     }
   });
 }
@@ -462,10 +489,14 @@ template <class S>
 void tie_spans(const Groups& g, const S* score, int32_t* first, int32_t* last,
                int threads) {
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
-    Sorter<S> sorter(longest_group(g, begin, end));
+    const int64_t longest = longest_group(g, begin, end);
+    Sorter<S> sorter(longest);
+    Array<S> local(longest);
     for (int64_t i = begin; i < end; ++i) {
-      const Item<S>* items = sorter.sort(g, i, score);
-      for_runs(items, g.ptr[i + 1] - g.ptr[i], [&](int64_t low, int64_t high) {
+      const int64_t n = g.ptr[i + 1] - g.ptr[i];
+      gather(g, i, score, local.data());
+      const Item<S>* items = sorter.sort(local.data(), n);
+      for_runs(items, n, [&](int64_t low, int64_t high) {
         for (int64_t k = low; k < high; ++k) {
           const int32_t e = position(g, g.ptr[i] + items[k].place);
           first[e] = static_cast<int32_t>(low + 1);

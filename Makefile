@@ -44,11 +44,8 @@ lint: $(VENV)/.lint  ## Run ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.train  ## Run the benchmarks
-	@set -e; for script in benchmarks/*.py; do \
-		if [ ! -e "$$script" ]; then echo 'No benchmarks yet.'; break; fi; \
-		echo "== $$script"; $(BIN)/python "$$script" $(ARGS); \
-	done
+bench: $(VENV)/.test  ## Run the benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:  ## Remove the virtual environments and everything generated
 	rm -rf $(VENV) $(PLAIN_VENV) build dist outputs *.egg-info
@@ -65,15 +62,18 @@ $(VENV)/.train: $(VENV)/.created $(PROJECT)
 	$(BIN)/python $(INSTALL) -e '.[examples]'
 	@touch $@
 
+# The package is there by now: these add what its extras name, and do not
+# compile it again.
 $(VENV)/.lint: $(VENV)/.train
-	$(BIN)/python $(INSTALL) -e '.[dev,examples]'
+	$(BIN)/python $(INSTALL) 'pyg_rankspmm[dev,examples]'
 	@touch $@
 
 # torch_scatter and torch_sparse import torch when they are built: it must be
 # there first, and so must what builds them. Without ninja they would compile
 # one file at a time.
 $(VENV)/.test: $(VENV)/.train
-	$(BIN)/python $(INSTALL) -e '.[test,examples]' ninja setuptools wheel
+	$(BIN)/python $(INSTALL) 'pyg_rankspmm[test,examples]' \
+		ninja setuptools wheel
 	PATH="$(BIN):$$PATH" $(BIN)/python $(INSTALL) --no-build-isolation \
 		torch_scatter torch_sparse
 	@touch $@

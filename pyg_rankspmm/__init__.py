@@ -1,6 +1,9 @@
 """Sparse attention and ranking losses for PyTorch Geometric."""
-from pyg_rankspmm import _native  # noqa: F401  (puts the kernels under ops)
-from pyg_rankspmm import metrics, nn
+from pyg_rankspmm import (
+    _native,  # noqa: F401  (puts the kernels under ops)
+    metrics,
+    nn,
+)
 from pyg_rankspmm.nn import RankingLoss, SparseGATConv
 from pyg_rankspmm.ops import SpecialSpmm, sddmm, soft_rank, spmm
 

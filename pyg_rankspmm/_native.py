@@ -2,9 +2,9 @@ r"""The compiled kernels: the one place that knows whether they exist.
 
 Importing this module puts them under the operators, on CPU tensors.
 The functions here have the signatures of the operators. They check what C++
-cannot see (dtypes, shapes, devices), and hand over what the kernels do not take
-(64-bit indices, mixed dtypes, nothing to compute) to the definition in plain
-PyTorch. C++ checks the contents of the structures.
+cannot see (dtypes, shapes, devices), and hand over what the kernels do not
+take (64-bit indices, mixed dtypes, nothing to compute) to the definition in
+plain PyTorch. C++ checks the contents of the structures.
 
 Environment variables, read at the import:
 
@@ -13,6 +13,7 @@ Environment variables, read at the import:
 """
 from __future__ import annotations
 
+import importlib
 import os
 import warnings
 from typing import Any, Callable, List, Optional, Tuple
@@ -35,8 +36,9 @@ from pyg_rankspmm.ops.soft_rank import (
 from pyg_rankspmm.ops.spmm import _sddmm_reference, _spmm_reference
 from pyg_rankspmm.typing import describe
 
+_C: Any
 try:
-    from pyg_rankspmm import _C
+    _C = importlib.import_module('pyg_rankspmm._C')
 except ImportError:
     _C = None
 
@@ -44,9 +46,14 @@ _SUFFIX = {torch.float32: '_f32', torch.float64: '_f64'}
 _HALF = (torch.bfloat16, torch.float16)
 
 
+def is_installed() -> bool:
+    """Whether the package was installed with its kernels."""
+    return _C is not None
+
+
 def is_available() -> bool:
     """Whether the kernels run under the operators."""
-    return _C is not None and os.environ.get('PYG_RANKSPMM_KERNELS') != '0'
+    return is_installed() and os.environ.get('PYG_RANKSPMM_KERNELS') != '0'
 
 
 def has_openmp() -> bool:
@@ -88,7 +95,7 @@ def _ptr(value: Optional[Tensor]) -> int:
     return 0 if value is None else value.data_ptr()
 
 
-def _contiguous(*values: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+def _contiguous(*values: Optional[Tensor]) -> Tuple[Any, ...]:
     # The caller must keep them while the kernel reads them.
     return tuple(None if value is None else value.contiguous()
                  for value in values)
@@ -115,10 +122,9 @@ def _heads(x: Tensor) -> Tuple[int, int]:
     return (1, x.size(1)) if x.dim() == 2 else (x.size(1), x.size(2))
 
 
-def _takes(col: Tensor, *values: Optional[Tensor]) -> bool:
+def _takes(col: Tensor, x: Tensor, *values: Optional[Tensor]) -> bool:
     """Whether the kernels take these operands, the first of which has
     heads and channels."""
-    x = values[0]
     if col.dtype != torch.int32 or x.dtype not in _SUFFIX or x.dim() < 2:
         return False
     if x.size(1) == 0 or x.size(-1) == 0:
@@ -126,7 +132,7 @@ def _takes(col: Tensor, *values: Optional[Tensor]) -> bool:
     return all(value is None or value.dtype == x.dtype for value in values)
 
 
-def _float(*values: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+def _float(*values: Optional[Tensor]) -> Tuple[Any, ...]:
     return tuple(
         value.float() if value is not None and value.dtype in _HALF else value
         for value in values)
@@ -526,4 +532,5 @@ if is_available():
 elif _C is None:
     warnings.warn("'pyg_rankspmm' was installed without its compiled kernels "
                   "and runs plain PyTorch, which is several times slower; "
-                  "install it again where there is a C++ compiler")
+                  "install it again where there is a C++ compiler",
+                  stacklevel=2)

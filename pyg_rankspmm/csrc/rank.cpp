@@ -52,6 +52,21 @@ int32_t position(const Groups& g, int64_t k) {
   return g.perm ? g.perm[k] : static_cast<int32_t>(k);
 }
 
+// The entries of a group side by side, and back. In a large array of edges in
+// any order each entry of a group is on a cache line of its own: it is to be
+// fetched once, in the order of the positions, and not in that of the scores.
+template <class T>
+void gather(const Groups& g, int64_t group, const T* from, T* to) {
+  const int64_t begin = g.ptr[group], n = g.ptr[group + 1] - begin;
+  for (int64_t i = 0; i < n; ++i) to[i] = from[position(g, begin + i)];
+}
+
+template <class T>
+void scatter(const Groups& g, int64_t group, const T* from, T* to) {
+  const int64_t begin = g.ptr[group], n = g.ptr[group + 1] - begin;
+  for (int64_t i = 0; i < n; ++i) to[position(g, begin + i)] = from[i];
+}
+
 // Sorting ####################################################################
 
 // Integers that order as the scores do, falling: a comparison of floating
@@ -84,36 +99,7 @@ struct Item {
   }
 };
 
-constexpr int64_t kRadixSort = 256;  // entries from which it pays
-
-// Byte by byte from the lowest on; a byte that all keys share costs nothing.
-// Returns where the result is: in `items` or in `other`.
-template <class S>
-Item<S>* radix_sort(Item<S>* items, Item<S>* other, int64_t n) {
-  constexpr int kBytes = sizeof(items->key);
-  Array<int64_t> counts(kBytes * 256);
-  std::fill(counts.data(), counts.data() + kBytes * 256, 0);
-  for (int64_t i = 0; i < n; ++i) {
-    for (int b = 0; b < kBytes; ++b) {
-      ++counts[b * 256 + (items[i].key >> (8 * b) & 255)];
-    }
-  }
-  for (int b = 0; b < kBytes; ++b) {
-    int64_t* next = counts.data() + b * 256;
-    if (next[items[0].key >> (8 * b) & 255] == n) continue;
-    int64_t start = 0;
-    for (int byte = 0; byte < 256; ++byte) {
-      const int64_t count = next[byte];
-      next[byte] = start;
-      start += count;
-    }
-    for (int64_t i = 0; i < n; ++i) {
-      other[next[items[i].key >> (8 * b) & 255]++] = items[i];
-    }
-    std::swap(items, other);
-  }
-  return items;
-}
+constexpr int64_t kRadixSort = 48;  // entries from which it pays
 
 // Sorts one group after the other, in memory for the longest.
 template <class S>
@@ -122,20 +108,47 @@ class Sorter {
   explicit Sorter(int64_t longest)
       : items_(longest), other_(longest >= kRadixSort ? longest : 0) {}
 
-  const Item<S>* sort(const Groups& g, int64_t group, const S* score) {
-    const int64_t begin = g.ptr[group], n = g.ptr[group + 1] - begin;
+  const Item<S>* sort(const S* score, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
-      items_[i] = {falling(score[position(g, begin + i)]),
-                   static_cast<int32_t>(i)};
+      items_[i] = {falling(score[i]), static_cast<int32_t>(i)};
     }
-    if (n >= kRadixSort) return radix_sort<S>(items_.data(), other_.data(), n);
+    if (n >= kRadixSort) return radix_sort(n);
     std::sort(items_.data(), items_.data() + n);
     return items_.data();
   }
 
  private:
+  // Byte by byte from the lowest on; a byte that all keys share costs nothing.
+  const Item<S>* radix_sort(int64_t n) {
+    Item<S>* from = items_.data();
+    Item<S>* to = other_.data();
+    std::memset(counts_, 0, sizeof counts_);
+    for (int64_t i = 0; i < n; ++i) {
+      for (int b = 0; b < kBytes; ++b) ++counts_[b][byte(from[i], b)];
+    }
+    for (int b = 0; b < kBytes; ++b) {
+      int32_t* next = counts_[b];
+      if (next[byte(from[0], b)] == n) continue;
+      int32_t start = 0;
+      for (int value = 0; value < 256; ++value) {
+        const int32_t count = next[value];
+        next[value] = start;
+        start += count;
+      }
+      for (int64_t i = 0; i < n; ++i) to[next[byte(from[i], b)]++] = from[i];
+      std::swap(from, to);
+    }
+    return from;
+  }
+
+  static int byte(const Item<S>& item, int b) {
+    return static_cast<int>(item.key >> (8 * b) & 255);
+  }
+
+  static constexpr int kBytes = sizeof(Item<S>::key);
   Array<Item<S>> items_;
   Array<Item<S>> other_;
+  int32_t counts_[kBytes][256];
 };
 
 // Soft ranks #################################################################
@@ -186,55 +199,67 @@ void grad_group(const T* fall, const T* v, int64_t n, double* out) {
 
 // Overlap ####################################################################
 
-// S(k) = sum of w_d / d and W(k) = sum of w_d over d <= k.
-struct DepthTables {
-  Array<double> s, w;
-  DepthTables(double p, int64_t depth) : s(depth + 1), w(depth + 1) {
-    s[0] = w[0] = 0;
+// S(k) = sum of w_d / d and W(k) = sum of w_d over d <= k, side by side: both
+// are wanted at ranks that nobody can guess.
+struct Depth {
+  double s, w;
+};
+
+class DepthTable {
+ public:
+  DepthTable(double p, int64_t depth) : at_(depth + 1) {
+    at_[0] = {0, 0};
     double weight = p == 1 ? 1 : 1 - p;
     for (int64_t d = 1; d <= depth; ++d) {
-      s[d] = s[d - 1] + weight / static_cast<double>(d);
-      w[d] = w[d - 1] + weight;
+      at_[d] = {at_[d - 1].s + weight / static_cast<double>(d),
+                at_[d - 1].w + weight};
       weight *= p;
     }
   }
+  const Depth* data() const { return at_.data(); }
+
+ private:
+  Array<Depth> at_;
 };
 
 // How much less than they could the entries of one tie group add to the
 // overlap, if their targets span the ranks `top` to `bottom` of n.
 struct Tie {
-  const double* s;
-  const double* w;
+  const Depth* at;
   int64_t n, top, bottom;
   double per_rank;  // 1 / (number of entries)
 
   // Of the entry with this real-valued rank; and the slope of the overlap.
+  // Without a branch: where an entry is among its ties nobody can guess.
   double loss(double real, double* slope) const {
     const int64_t k =
-        real < static_cast<double>(n) ? static_cast<int64_t>(real) : n;
-    if (k < top) {
-      *slope = 0;
-      return 0;
-    }
-    if (k >= bottom) {
-      *slope = s[k - 1] - s[k];
-      return s[k - 1] - s[bottom - 1] + (top < bottom ? rise(bottom) : 0.0) -
-             (real - k) * *slope;
-    }
-    *slope = (s[k - 1] - s[k]) * ((k - top + 1) * per_rank);
-    return rise(k) - (real - k) * *slope;
-  }
-
- private:
-  double rise(int64_t k) const {
-    return (w[k - 1] - w[top - 1] - (top - 1) * (s[k - 1] - s[top - 1])) *
-           per_rank;
+        std::min(n, static_cast<int64_t>(std::min(real, 2147483647.0)));
+    const int64_t m = std::max(k, top);
+    const int64_t low = std::min(m, bottom) - 1, high = std::max(m, bottom) - 1;
+    const double share =
+        std::min(1.0, std::max<int64_t>(0, k - top + 1) * per_rank);
+    *slope = (at[k - 1].s - at[k].s) * share;
+    const double rise = (at[low].w - at[top - 1].w) -
+                        (top - 1) * (at[low].s - at[top - 1].s);
+    return at[high].s - at[bottom - 1].s + rise * per_rank -
+           (real - k) * *slope;
   }
 };
 
 template <class S>
 bool is_nan(S x) {
   return x != x;
+}
+
+// Whether a rank is not a number that one can count to, or a target none.
+template <class T, class S>
+bool is_broken(const T* rank, const S* target, int64_t n) {
+  bool broken = false;
+  for (int64_t i = 0; i < n; ++i) {
+    broken |= !(rank[i] >= 1 && rank[i] <= std::numeric_limits<T>::max()) |
+              is_nan(target[i]);
+  }
+  return broken;
 }
 
 // Calls f(begin, end) for each run of equal scores among n sorted items.
@@ -265,32 +290,38 @@ struct Moments {
 // Of the scores times `unit`; NaN if one is not finite.
 template <class T>
 Moments moments(const Groups& g, int64_t group, const T* score, double unit) {
-  Moments m;
-  const int64_t begin = g.ptr[group], end = g.ptr[group + 1];
-  for (int64_t k = begin; k < end; ++k) m.mean += score[position(g, k)] * unit;
-  m.count = static_cast<double>(end - begin);
-  m.mean /= std::max(m.count, 1.0);
-  for (int64_t k = begin; k < end; ++k) {
-    const double delta = score[position(g, k)] * unit - m.mean;
-    m.square += delta * delta;
+  const int64_t begin = g.ptr[group], n = g.ptr[group + 1] - begin;
+  if (n == 0) return {};
+  // One pass: no score is farther than sqrt(n) deviations from the mean, so
+  // that the difference to any of them is as good as that to the mean.
+  const double first = score[position(g, begin)] * unit;
+  double sum = 0, square = 0;
+  for (int64_t k = begin; k < begin + n; ++k) {
+    const double delta = score[position(g, k)] * unit - first;
+    sum += delta;
+    square += delta * delta;
   }
-  return m;
+  const double count = static_cast<double>(n), mean = sum / count;
+  return {count, first + mean, std::max(0.0, square - mean * sum) + 0 * square};
 }
 
-template <class T>
-double largest(const T* score, int64_t size, int threads) {
+// A power of two that keeps the squares of the scores from overflowing.
+double scale_of(const float*, int64_t, int) { return 1; }  // no float does
+double scale_of(const double* score, int64_t size, int threads) {
   const int64_t chunks = size / kChunk + 1;
   Array<double> most(chunks);
   parallel_for(usable_threads(threads, size), chunks, [&](int, int64_t c) {
-    double top = 0;
+    double top = 1;
     const int64_t end = std::min(size, (c + 1) * kChunk);
     for (int64_t i = c * kChunk; i < end; ++i) {
-      const double x = std::abs(static_cast<double>(score[i]));
+      const double x = std::abs(score[i]);
       if (x <= std::numeric_limits<double>::max()) top = std::max(top, x);
     }
     most[c] = top;
   });
-  return *std::max_element(most.data(), most.data() + chunks);
+  return std::exp2(
+      std::floor(std::log2(*std::max_element(most.data(),
+                                             most.data() + chunks))));
 }
 
 }  // namespace
@@ -330,24 +361,25 @@ void soft_rank(const Groups& g, const T* score, const T* temperature, T* rank,
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
     const int64_t longest = longest_group(g, begin, end);
     Sorter<T> sorter(longest);
-    Array<T> s(longest), fall(longest + 1);
+    Array<T> local(longest), s(longest), fall(longest + 1);
     Array<double> ranks(longest);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t start = g.ptr[i], n = g.ptr[i + 1] - start;
       if (n == 0) continue;
-      const Item<T>* items = sorter.sort(g, i, score);
-      int32_t* mine = order + start;
+      gather(g, i, score, local.data());
+      const Item<T>* items = sorter.sort(local.data(), n);
       for (int64_t k = 0; k < n; ++k) {
-        mine[k] = position(g, start + items[k].place);
-        s[k] = score[mine[k]];
+        order[start + k] = position(g, start + items[k].place);
+        s[k] = local[items[k].place];
       }
       fill_falls(s.data(), temperature[i], n, fall.data());
       rank_group(fall.data(), n, ranks.data());
       // An entry that is alone has nobody to hear from that it is broken.
       const bool broken = is_nan(s[0] + temperature[i]);
       for (int64_t k = 0; k < n; ++k) {
-        rank[mine[k]] = static_cast<T>(broken ? kNaN : ranks[k]);
+        local[items[k].place] = static_cast<T>(broken ? kNaN : ranks[k]);
       }
+      scatter(g, i, local.data(), rank);
     }
   });
 }
@@ -379,37 +411,39 @@ void soft_rank_grad(const Groups& g, const T* grad, const T* score,
 template <class T, class S>
 void overlap(const Groups& g, const T* rank, const S* target, double p, T* rbo,
              T* slope, int threads) {
-  const DepthTables tables(p, longest_group(g, 0, g.count));
+  const DepthTable table(p, longest_group(g, 0, g.count));
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
-    Sorter<S> sorter(longest_group(g, begin, end));
+    const int64_t longest = longest_group(g, begin, end);
+    Sorter<S> sorter(longest);
+    Array<S> targets(longest);
+    Array<T> local(longest);  // ranks, then slopes
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t start = g.ptr[i], n = g.ptr[i + 1] - start;
+      const int64_t n = g.ptr[i + 1] - g.ptr[i];
       rbo[i] = 1;
       if (n == 0) continue;
       const double share = p == 1 ? 1 / static_cast<double>(n) : 1;
-      const Item<S>* items = sorter.sort(g, i, target);
+      gather(g, i, target, targets.data());
+      gather(g, i, rank, local.data());
+      const bool broken = is_broken(local.data(), targets.data(), n);
+      if (broken) std::fill(local.data(), local.data() + n, T{1});
+      const Item<S>* items = sorter.sort(targets.data(), n);
       double loss = 0;
-      bool broken = false;
       for_runs(items, n, [&](int64_t low, int64_t high) {
-        const Tie tie{tables.s.data(), tables.w.data(), n, low + 1, high,
+        const Tie tie{table.data(), n, low + 1, high,
                       1 / static_cast<double>(high - low)};
         for (int64_t k = low; k < high; ++k) {
-          const int32_t e = position(g, start + items[k].place);
-          if (!(rank[e] >= 1) || std::isinf(rank[e]) || is_nan(target[e])) {
-            broken = true;
-            continue;
-          }
-          double d;
-          loss += tie.loss(rank[e], &d);
-          slope[e] = static_cast<T>(share * d);
+          T& mine = local[items[k].place];
+          double slope;
+          loss += tie.loss(mine, &slope);
+          mine = static_cast<T>(share * slope);
         }
       });
-      rbo[i] = static_cast<T>(broken ? kNaN
-                                     : 1 - std::max(0.0, share * loss));
-      if (!broken) continue;
-      for (int64_t k = 0; k < n; ++k) {
-        slope[position(g, start + k)] = static_cast<T>(kNaN);
+      rbo[i] = static_cast<T>(1 - std::max(0.0, share * loss));
+      if (broken) {
+        rbo[i] = static_cast<T>(kNaN);
+        std::fill(local.data(), local.data() + n, rbo[i]);
       }
+      scatter(g, i, local.data(), slope);
     }
   });
 }
@@ -429,11 +463,7 @@ void overlap_grad(const Groups& g, const T* grad, const T* slope, T* out,
 template <class T>
 void temperatures(const Groups& g, const T* score, double temperature,
                   bool relative, T* out, int threads) {
-  // A power of two that keeps squares from overflowing.
-  const double scale =
-      std::exp2(std::ceil(std::log2(std::max(1.0, largest(score, g.size,
-                                                          threads)))) -
-                1);
+  const double scale = scale_of(score, g.size, threads);
   const int64_t chunks = g.size / kChunk + 1;
   Array<Moments> parts(chunks);
   std::fill(parts.data(), parts.data() + chunks, Moments());
@@ -448,7 +478,7 @@ void temperatures(const Groups& g, const T* score, double temperature,
   Moments all;
   for (int64_t c = 0; c < chunks; ++c) all.add(parts[c]);
   const double spread = std::sqrt(all.square / std::max(all.count, 1.0));
-  const double floor = 1e-3 * spread + std::numeric_limits<T>::epsilon() / scale;
+  const double floor = 1e-3 * spread + 1e-6 / scale;
   for (int64_t i = 0; i < g.count; ++i) {
     const double unit = relative ? std::max(std[i], floor) * scale : 1;
     out[i] = static_cast<T>(std::isfinite(std[i]) ? temperature * unit : kNaN);
@@ -459,10 +489,14 @@ template <class S>
 void tie_spans(const Groups& g, const S* score, int32_t* first, int32_t* last,
                int threads) {
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
-    Sorter<S> sorter(longest_group(g, begin, end));
+    const int64_t longest = longest_group(g, begin, end);
+    Sorter<S> sorter(longest);
+    Array<S> local(longest);
     for (int64_t i = begin; i < end; ++i) {
-      const Item<S>* items = sorter.sort(g, i, score);
-      for_runs(items, g.ptr[i + 1] - g.ptr[i], [&](int64_t low, int64_t high) {
+      const int64_t n = g.ptr[i + 1] - g.ptr[i];
+      gather(g, i, score, local.data());
+      const Item<S>* items = sorter.sort(local.data(), n);
+      for_runs(items, n, [&](int64_t low, int64_t high) {
         for (int64_t k = low; k < high; ++k) {
           const int32_t e = position(g, g.ptr[i] + items[k].place);
           first[e] = static_cast<int32_t>(low + 1);

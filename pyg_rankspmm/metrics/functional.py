@@ -9,7 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyg_rankspmm.graph import group
-from pyg_rankspmm.ops.reference import caller_groups, depth_tables, longest_group
+from pyg_rankspmm.ops.reference import (
+    caller_groups,
+    depth_tables,
+    longest_group,
+)
 from pyg_rankspmm.ops.soft_rank import (
     check_groups,
     check_target,

@@ -458,8 +458,8 @@ def temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
     r"""The temperature of each group in units of the scores, NaN if one of
     them is not finite.
 
-    A relative one is in standard deviations of the scores of the group; groups
-    of equal scores have 1/1000 of that of all scores.
+    A relative one is in standard deviations of the scores of the group, but
+    not less than 1/1000 of that of all scores, and 1e-6.
     """
     n, group = ptr.diff(), caller_groups(ptr, perm, score.numel())
     x = score.to(torch.float64)
@@ -476,7 +476,7 @@ def temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
     std = (total((x - mean[group])**2) / n.clamp(min=1)).sqrt()
     count = keep.sum().clamp(min=1)
     spread = (torch.where(keep, x - x.sum() / count, 0.0)**2).sum() / count
-    floor = 1e-3 * spread.sqrt() + torch.finfo(score.dtype).eps / scale
+    floor = 1e-3 * spread.sqrt() + 1e-6 / scale
     unit = torch.maximum(std, floor) * scale
     out = temperature * (unit if relative else torch.ones_like(unit))
     return out.masked_fill(broken, torch.nan).to(score.dtype)

@@ -46,7 +46,7 @@ def soft_rank(
 
     Args:
         score (torch.Tensor): Shape :obj:`[num_entries]`, floating point.
-            bfloat16 and half are computed in float32.
+            bfloat16 and half, which cannot count far, give float32.
         index (torch.Tensor): The group of each entry, shape
             :obj:`[num_entries]`, integers from 0 on in any order.
         temperature (float or torch.Tensor): :math:`\tau > 0`, in units of the
@@ -90,7 +90,7 @@ def soft_rank(
         check_positive('temperature', temperature)
         temperature = score.new_full((num_groups, ), temperature, dtype=dtype)
     ptr, perm = group(index, num_groups)
-    return rank_groups(score.to(dtype), temperature, ptr, perm).to(score.dtype)
+    return rank_groups(score.to(dtype), temperature, ptr, perm)
 
 
 def check_groups(name: str, index: Any, score: Tensor, like: str) -> Tensor:
@@ -136,8 +136,9 @@ def count_groups(name: str, index: Tensor,
 
 def rank_groups(score: Tensor, temperature: Tensor, ptr: Tensor,
                 perm: Optional[Tensor]) -> Tensor:
-    r"""As :func:`soft_rank`, for entries that :func:`~pyg_rankspmm.graph.group`
-    has grouped, and one temperature for each group."""
+    r"""As :func:`soft_rank`, for entries in groups as
+    :func:`~pyg_rankspmm.graph.group` returns them, and one temperature for
+    each group."""
     return _soft_rank(score, temperature, ptr, perm)[0]
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from pyg_rankspmm import RankingLoss
+from pyg_rankspmm import RankingLoss, SparseGATConv
 from pyg_rankspmm.metrics.functional import rank_biased_overlap
 
 
@@ -296,6 +296,28 @@ def test_compile(reduction, dim_size):
     torch.testing.assert_close(
         torch.autograd.grad(actual.sum(), pred),
         torch.autograd.grad(wanted.sum(), pred))
+
+
+def test_compile_with_a_layer():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    conv, criterion = SparseGATConv(7, 4, heads=2), RankingLoss(p=0.9)
+    x = torch.randn(11, 7)
+    edge_index = torch.randint(11, (2, 60))
+    edge_label_index = torch.randint(11, (2, 40))
+    target = torch.randn(40)
+
+    def step(x):
+        h = conv(x, edge_index)
+        src, dst = edge_label_index
+        return criterion((h[src] * h[dst]).sum(-1), target, edge_label_index)
+
+    compiled = torch.compile(step, fullgraph=True)
+    parameters = list(conv.parameters())
+    torch.testing.assert_close(compiled(x), step(x))
+    torch.testing.assert_close(
+        torch.autograd.grad(compiled(x), parameters),
+        torch.autograd.grad(step(x), parameters))
 
 
 def test_modules_can_be_copied_and_printed():

@@ -89,10 +89,12 @@ def test_second_derivative_past_a_tie():
     # The pairs of entry 0 are smooth; that 1 and 2 tie must not matter to it.
     score = torch.tensor([2.0, 1.0, 1.0, -1.0], dtype=torch.float64)
     index, temperature = torch.zeros(4).long(), torch.tensor([0.7]).double()
-    actual, wanted = (torch.autograd.functional.hessian(
-        lambda s: rank(s, index, temperature)[0], score)
-        for rank in (soft_rank, all_pairs))
-    torch.testing.assert_close(actual, wanted)
+
+    def hessian(rank):
+        return torch.autograd.functional.hessian(
+            lambda s: rank(s, index, temperature)[0], score)
+
+    torch.testing.assert_close(hessian(soft_rank), hessian(all_pairs))
 
 
 def test_gradient_of_the_temperature_far_from_zero():
@@ -174,9 +176,10 @@ def test_dtypes(dtype):
     score, index, _ = make()
     score = score.detach().to(dtype).requires_grad_()
     rank = soft_rank(score, index, 0.3)
-    assert rank.dtype == dtype
-    expected = soft_rank(score.double(), index, 0.3).to(dtype)
-    torch.testing.assert_close(rank, expected, rtol=1e-2, atol=1e-5)
+    wide = torch.promote_types(dtype, torch.float32)
+    assert rank.dtype == wide  # half precision cannot count far
+    expected = soft_rank(score.double(), index, 0.3).to(wide)
+    torch.testing.assert_close(rank, expected)
     rank.sum().backward()
     assert score.grad.dtype == dtype
 
@@ -200,7 +203,7 @@ def test_opcheck():
     score, index, temperature = make()
     ptr, perm = group(index, 6)
     ops = torch.ops.pyg_rankspmm
-    for perm in (perm, None):
+    for perm in (perm, None):  # noqa: B020
         torch.library.opcheck(ops.tie_spans.default, (score, ptr, perm))
         for relative in (True, False):
             torch.library.opcheck(ops.temperatures.default,

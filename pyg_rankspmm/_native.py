@@ -2,9 +2,9 @@ r"""The compiled kernels: the one place that knows whether they exist.
 
 Importing this module puts them under the operators, on CPU tensors.
 The functions here have the signatures of the operators. They check what C++
-cannot see (dtypes, shapes, devices), and hand over what the kernels do not take
-(64-bit indices, mixed dtypes, nothing to compute) to the definition in plain
-PyTorch. C++ checks the contents of the structures.
+cannot see (dtypes, shapes, devices), and hand over what the kernels do not
+take (64-bit indices, mixed dtypes, nothing to compute) to the definition in
+plain PyTorch. C++ checks the contents of the structures.
 
 Environment variables, read at the import:
 
@@ -13,6 +13,7 @@ Environment variables, read at the import:
 """
 from __future__ import annotations
 
+import importlib
 import os
 import warnings
 from typing import Any, Callable, List, Optional, Tuple
@@ -22,15 +23,22 @@ from torch import Tensor
 
 from pyg_rankspmm import graph as G
 from pyg_rankspmm._library import LIBRARY
+from pyg_rankspmm.ops import reference
 from pyg_rankspmm.ops.attention import (
     _attention_grad_reference,
     _attention_reference,
 )
+from pyg_rankspmm.ops.soft_rank import (
+    _soft_rank_grad_reference,
+    _soft_rank_reference,
+    _tie_spans_reference,
+)
 from pyg_rankspmm.ops.spmm import _sddmm_reference, _spmm_reference
 from pyg_rankspmm.typing import describe
 
+_C: Any
 try:
-    from pyg_rankspmm import _C
+    _C = importlib.import_module('pyg_rankspmm._C')
 except ImportError:
     _C = None
 
@@ -87,7 +95,7 @@ def _ptr(value: Optional[Tensor]) -> int:
     return 0 if value is None else value.data_ptr()
 
 
-def _contiguous(*values: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+def _contiguous(*values: Optional[Tensor]) -> Tuple[Any, ...]:
     # The caller must keep them while the kernel reads them.
     return tuple(None if value is None else value.contiguous()
                  for value in values)
@@ -114,10 +122,9 @@ def _heads(x: Tensor) -> Tuple[int, int]:
     return (1, x.size(1)) if x.dim() == 2 else (x.size(1), x.size(2))
 
 
-def _takes(col: Tensor, *values: Optional[Tensor]) -> bool:
+def _takes(col: Tensor, x: Tensor, *values: Optional[Tensor]) -> bool:
     """Whether the kernels take these operands, the first of which has
     heads and channels."""
-    x = values[0]
     if col.dtype != torch.int32 or x.dtype not in _SUFFIX or x.dim() < 2:
         return False
     if x.size(1) == 0 or x.size(-1) == 0:
@@ -125,7 +132,7 @@ def _takes(col: Tensor, *values: Optional[Tensor]) -> bool:
     return all(value is None or value.dtype == x.dtype for value in values)
 
 
-def _float(*values: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+def _float(*values: Optional[Tensor]) -> Tuple[Any, ...]:
     return tuple(
         value.float() if value is not None and value.dtype in _HALF else value
         for value in values)
@@ -367,11 +374,134 @@ def _compress(rowptr: Tensor, col: Tensor,
     return rowptr.clone(), index
 
 
+# Ranking #####################################################################
+
+_TARGET_SUFFIX = {**_SUFFIX, torch.int64: '_i64'}
+
+
+class _Groups:
+    """Positions in groups as the kernels want them."""
+    def __init__(self, ptr: Tensor, perm: Optional[Tensor], size: int,
+                 name: str = 'perm') -> None:
+        _check('ptr', ptr, (ptr.numel(), ), torch.int64)
+        _check(name, perm, (size, ), torch.int32)
+        if ptr.numel() == 0:
+            raise ValueError("'ptr' must not be empty")
+        self.tensors = _contiguous(ptr, perm)
+        self.num_groups = ptr.numel() - 1
+        self.args = (*map(_ptr, self.tensors), self.num_groups, size)
+
+
+def _takes_scores(score: Tensor, ptr: Tensor, perm: Optional[Tensor]) -> bool:
+    return (score.dtype in _SUFFIX and _fits(score.numel())
+            and (perm is None or perm.dtype == torch.int32))
+
+
+def _soft_rank(score: Tensor, temperature: Tensor, ptr: Tensor,
+               perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    if not _takes_scores(score, ptr, perm):
+        return _soft_rank_reference(score, temperature, ptr, perm)
+    groups = _Groups(ptr, perm, score.numel())
+    _check('score', score, (score.numel(), ), score.dtype)
+    _check('temperature', temperature, (groups.num_groups, ), score.dtype)
+    score_, temperature_ = _contiguous(score, temperature)
+    rank = torch.empty_like(score_)
+    order = score.new_empty(score.numel(), dtype=torch.int32)
+    _kernel('soft_rank', score.dtype)(groups.args, _ptr(score_),
+                                      _ptr(temperature_), _ptr(rank),
+                                      _ptr(order), torch.get_num_threads())
+    return rank, order
+
+
+def _soft_rank_backward(grad: Tensor, score: Tensor, temperature: Tensor,
+                        ptr: Tensor, order: Tensor) -> Tensor:
+    if not _takes_scores(score, ptr, order):
+        return _soft_rank_grad_reference(grad, score, temperature, ptr,
+                                           order)
+    groups = _Groups(ptr, order, score.numel(), 'order')
+    _check('score', score, (score.numel(), ), score.dtype)
+    _check('grad', grad, (score.numel(), ), score.dtype)
+    _check('temperature', temperature, (groups.num_groups, ), score.dtype)
+    inputs = _contiguous(grad, score, temperature)
+    out = torch.empty_like(inputs[1])
+    _kernel('soft_rank_grad', score.dtype)(groups.args, *map(_ptr, inputs),
+                                           _ptr(out), torch.get_num_threads())
+    return out
+
+
+def _comparable(target: Tensor) -> Tensor:
+    """The target in a dtype that the kernels compare; none is rounded."""
+    if target.dtype in _TARGET_SUFFIX:
+        return target.contiguous()
+    if target.is_floating_point():
+        return target.float().contiguous()
+    return target.long().contiguous()
+
+
+def _rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
+         p: float) -> Tuple[Tensor, Tensor]:
+    if not _takes_scores(rank, ptr, perm):
+        return reference.rbo(rank, target, ptr, perm, p)
+    groups = _Groups(ptr, perm, rank.numel())
+    _check('rank', rank, (rank.numel(), ), rank.dtype)
+    _check('target', target, (rank.numel(), ), target.dtype)
+    rank_, target_ = rank.contiguous(), _comparable(target)
+    out, slope = rank.new_empty(groups.num_groups), torch.empty_like(rank_)
+    kernel = _kernel('rbo' + _SUFFIX[rank.dtype], target_.dtype)
+    kernel(groups.args, _ptr(rank_), _ptr(target_), p, _ptr(out), _ptr(slope),
+           torch.get_num_threads())
+    return out, slope
+
+
+def _rbo_backward(grad: Tensor, slope: Tensor, ptr: Tensor,
+                  perm: Optional[Tensor]) -> Tensor:
+    if not _takes_scores(slope, ptr, perm):
+        return reference.rbo_backward(grad, slope, ptr, perm)
+    groups = _Groups(ptr, perm, slope.numel())
+    _check('grad', grad, (groups.num_groups, ), slope.dtype)
+    _check('slope', slope, (slope.numel(), ), slope.dtype)
+    grad_, slope_ = _contiguous(grad, slope)
+    out = torch.empty_like(slope_)
+    _kernel('rbo_grad', slope.dtype)(groups.args, _ptr(grad_), _ptr(slope_),
+                                     _ptr(out), torch.get_num_threads())
+    return out
+
+
+def _temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
+                  temperature: float, relative: bool) -> Tensor:
+    if not _takes_scores(score, ptr, perm):
+        return reference.temperatures(score, ptr, perm, temperature,
+                                         relative)
+    groups = _Groups(ptr, perm, score.numel())
+    _check('score', score, (score.numel(), ), score.dtype)
+    score_, = _contiguous(score)
+    out = score.new_empty(groups.num_groups)
+    _kernel('temperatures', score.dtype)(groups.args, _ptr(score_),
+                                         temperature, relative, _ptr(out),
+                                         torch.get_num_threads())
+    return out
+
+
+def _tie_spans(score: Tensor, ptr: Tensor,
+               perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    if not _fits(score.numel()) or (perm is not None
+                                    and perm.dtype != torch.int32):
+        return _tie_spans_reference(score, ptr, perm)
+    groups = _Groups(ptr, perm, score.numel())
+    _check('score', score, (score.numel(), ), score.dtype)
+    score_ = _comparable(score)
+    first = score.new_empty(score.numel(), dtype=torch.int32)
+    last = torch.empty_like(first)
+    _kernel('tie_spans', score_.dtype)(groups.args, _ptr(score_), _ptr(first),
+                                       _ptr(last), torch.get_num_threads())
+    return first, last
+
+
 # Registration ################################################################
 
 
 def _kernel(name: str, dtype: torch.dtype) -> Callable[..., Any]:
-    return getattr(_C, name + _SUFFIX[dtype])
+    return getattr(_C, name + _TARGET_SUFFIX[dtype])
 
 
 def _register() -> None:
@@ -387,6 +517,12 @@ def _register() -> None:
         ('sddmm', _sddmm),
         ('attention', _attention),
         ('attention_backward', _attention_backward),
+        ('soft_rank', _soft_rank),
+        ('soft_rank_backward', _soft_rank_backward),
+        ('rbo', _rbo),
+        ('rbo_backward', _rbo_backward),
+        ('temperatures', _temperatures),
+        ('tie_spans', _tie_spans),
     ):
         LIBRARY.impl(name, kernel, 'CPU')
 
@@ -396,4 +532,5 @@ if is_available():
 elif _C is None:
     warnings.warn("'pyg_rankspmm' was installed without its compiled kernels "
                   "and runs plain PyTorch, which is several times slower; "
-                  "install it again where there is a C++ compiler")
+                  "install it again where there is a C++ compiler",
+                  stacklevel=2)

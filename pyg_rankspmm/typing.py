@@ -116,6 +116,17 @@ def check_bool(name: str, value: Any) -> bool:
     return value
 
 
+def check_count(name: str, value: Any) -> int:
+    """A number of things, which a compiler may not know yet."""
+    if (isinstance(value, bool)
+            or not isinstance(value, (int, torch.SymInt))):
+        raise TypeError(f"'{name}' must be a whole number (got "
+                        f"{describe(value)})")
+    if value < 0:
+        raise ValueError(f"'{name}' must not be negative (got {value})")
+    return value  # type: ignore[return-value]
+
+
 def check_choice(name: str, value: Any, choices: Tuple[Any, ...]) -> Any:
     if value not in choices:
         raise ValueError(f"'{name}' must be one of "

@@ -260,7 +260,8 @@ def test_threads(threads, heads, channels):
     edge_index = random_graph(500, 400, 30000, huge_row=True)
     x = torch.randn(500, heads, channels)
     logits = [torch.randn(n, heads) for n in (500, 400, 30400)]
-    bias, grad = torch.randn(heads, channels), torch.randn(400, heads, channels)
+    bias = torch.randn(heads, channels)
+    grad = torch.randn(400, heads, channels)
     seed = torch.tensor([11])
 
     def run():

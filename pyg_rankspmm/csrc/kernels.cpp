@@ -8,6 +8,8 @@
 // refers to are gathered in place, prefetched some entries ahead, and the sums
 // stay in vector registers for a strip of channels at a time. Traffic is one
 // gathered row of heads * channels numbers for each entry, and little else.
+#include <algorithm>
+
 #include "kernels.h"
 
 #include "memory.h"
@@ -1313,8 +1315,21 @@ void attention_grad(const AttentionGradArgs<T>& grad, int threads) {
 }
 
 template <class T>
+void exp_array(T* x, int64_t n) {
+  constexpr int L = kLanes<T>;
+  using V = Vec<T>;
+  int64_t i = 0;
+  for (; i + L <= n; i += L) store(x + i, exp<T>(load<V>(x + i)));
+  if (i == n) return;
+  T tail[L] = {};
+  std::copy(x + i, x + n, tail);
+  store(tail, exp<T>(load<V>(tail)));
+  std::copy(tail, tail + (n - i), x + i);
+}
+
+template <class T>
 constexpr Kernels<T> table() {
-  return {spmm<T>, sddmm<T>, attention<T>, attention_grad<T>};
+  return {spmm<T>, sddmm<T>, attention<T>, attention_grad<T>, exp_array<T>};
 }
 
 }  // namespace

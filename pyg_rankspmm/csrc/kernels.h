@@ -67,6 +67,7 @@ struct Kernels {
   void (*sddmm)(const SddmmArgs<T>&, int threads);
   void (*attention)(const AttentionArgs<T>&, int threads);
   void (*attention_grad)(const AttentionGradArgs<T>&, int threads);
+  void (*exp)(T* x, int64_t n);  // in place
 };
 
 struct Level {

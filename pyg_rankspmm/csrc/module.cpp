@@ -10,6 +10,7 @@
 
 #include "graph.h"
 #include "kernels.h"
+#include "module.h"
 #include "parallel.h"
 
 namespace nb = nanobind;
@@ -17,14 +18,6 @@ using namespace nb::literals;
 using namespace rankspmm;
 
 namespace {
-
-using Address = uintptr_t;
-
-template <class T>
-T* at(Address address) {
-  return reinterpret_cast<T*>(address);
-}
-
 
 // From (ptr, idx, perm, rows, cols, size).
 Csr unpack(const nb::tuple& t) {
@@ -227,6 +220,7 @@ void bind(nb::module_& m, const std::string& suffix) {
 NB_MODULE(_C, m) {
   bind<float>(m, "_f32");
   bind<double>(m, "_f64");
+  bind_rank(m);
   m.def("csr", &build);
   m.def("group", &group_index);
   m.def("compress", &compress_matrix);

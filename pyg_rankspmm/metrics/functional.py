@@ -9,7 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyg_rankspmm.graph import group
-from pyg_rankspmm.ops.reference import caller_groups, depth_tables
+from pyg_rankspmm.ops.reference import (
+    caller_groups,
+    depth_tables,
+    longest_group,
+)
 from pyg_rankspmm.ops.soft_rank import (
     check_groups,
     check_target,
@@ -89,16 +93,14 @@ def rank_biased_overlap(
     check_probability('p', p)
     pred, target, ptr, perm = _grouped(pred, target, index, dim_size)
     n, groups = ptr.diff(), caller_groups(ptr, perm, pred.numel())
-    depth = int(n.max()) if n.numel() > 0 else 0
-    overlap = _sum_to(n, groups, _common_depths(pred, target, ptr, perm, p,
-                                                depth, n[groups]))
+    missing = _sum_to(n, groups, _missing_overlap(pred, target, ptr, perm, p,
+                                                  n[groups]))
     if p == 1.0:
-        out = overlap / n
-    else:
-        out = overlap + p**n.to(torch.float64)
-    out = out.clamp(max=1.0).masked_fill(n == 0, torch.nan)
-    return _reduce(_nan_groups(out, groups, pred, target), n, weighting,
-                   reduction)
+        missing = missing / n
+    out = 1.0 - missing.clamp(min=0.0)
+    broken = _broken_groups(n, groups, pred, target)
+    out = out.masked_fill(broken | (n == 0), torch.nan)
+    return _reduce(out, n, n > 0, weighting, reduction)
 
 
 def kendall_tau(
@@ -125,7 +127,8 @@ def kendall_tau(
     <https://doi.org/10.1080/01621459.1966.10480879>`_): a group of 100,000
     edges is no problem.
     The coefficient is undefined for groups in which all predictions or all
-    targets are equal: they are :obj:`NaN`, and left out of the mean.
+    targets are equal, such as groups of one edge: they are :obj:`NaN`, and
+    left out of the mean. A group with a :obj:`NaN` in it is not left out.
 
     Args:
         pred (torch.Tensor): The predicted scores, shape :obj:`[num_edges]`.
@@ -150,18 +153,23 @@ def kendall_tau(
     """
     pred, target, ptr, perm = _grouped(pred, target, index, dim_size)
     n, groups = ptr.diff(), caller_groups(ptr, perm, pred.numel())
-    x, y = (tie_spans(score, ptr, perm)[0].long() for score in (pred, target))
-    both = _joint_rank(groups, x, y)
-    x, y = _joint_rank(groups, x), _joint_rank(groups, y)
+    first_x, last_x = (x.long() for x in tie_spans(pred, ptr, perm))
+    first_y, last_y = (y.long() for y in tie_spans(target, ptr, perm))
+    order, both = _joint_rank(ptr[groups] + first_x, first_y)
     pairs = n * (n - 1) // 2
-    tied_x, tied_y, tied_both = (_tied_pairs(rank, n, groups)
-                                 for rank in (x, y, both))
-    discordant = _inversions(both, y, n, groups)
+    # An entry that ties with k others counts for k / 2 pairs.
+    tied_x, tied_y, tied_both = (
+        _sum_to(n, groups, others) // 2
+        for others in (last_x - first_x, last_y - first_y,
+                       torch.bincount(both)[both] - 1))
+    discordant = _discordant_pairs(order, first_y - 1, ptr, groups)
     untied = pairs - tied_x - tied_y + tied_both
     scale = ((pairs - tied_x).double() * (pairs - tied_y).double()).sqrt()
     out = (untied - 2 * discordant) / scale  # 0 / 0 where undefined
-    return _reduce(_nan_groups(out, groups, pred, target), n, weighting,
-                   reduction, skip_undefined=True)
+    broken = _broken_groups(n, groups, pred, target)
+    out = out.masked_fill(broken, torch.nan)
+    # A model that predicts NaN shall not be the better for it.
+    return _reduce(out, n, broken | (scale > 0), weighting, reduction)
 
 
 def rbo_weight(p: float, depth: int) -> float:
@@ -255,24 +263,20 @@ def _sum_to(n: Tensor, groups: Tensor, value: Tensor) -> Tensor:
     return value.new_zeros(n.numel()).index_add(0, groups, value)
 
 
-def _nan_groups(out: Tensor, groups: Tensor, *scores: Tensor) -> Tensor:
-    """NaN for the groups that hold a score which is NaN."""
-    for score in scores:
-        if score.is_floating_point():
-            broken = _sum_to(out, groups, score.isnan().to(out.dtype)) > 0
-            out = out.masked_fill(broken, torch.nan)
-    return out
+def _broken_groups(n: Tensor, groups: Tensor, *scores: Tensor) -> Tensor:
+    """Which groups hold a score that is NaN."""
+    nan = torch.stack([score.isnan() for score in scores]).any(0)
+    return _sum_to(n, groups, nan.long()) > 0
 
 
-def _reduce(value: Tensor, n: Tensor, weighting: str, reduction: str,
-            skip_undefined: bool = False) -> Tensor:
+def _reduce(value: Tensor, n: Tensor, keep: Tensor, weighting: str,
+            reduction: str) -> Tensor:
+    """The weighted mean over the groups to keep."""
     check_choice('weighting', weighting, ('degree', 'uniform'))
     check_choice('reduction', reduction, ('mean', 'none'))
     if reduction == 'none':
         return value
-    keep = ~value.isnan() if skip_undefined else n > 0
-    weight = n.to(value.dtype) if weighting == 'degree' else keep
-    weight = weight * keep
+    weight = keep * (n if weighting == 'degree' else keep)
     value = torch.where(keep, value, 0.0)
     return (weight * value).sum() / weight.sum()
 
@@ -280,16 +284,21 @@ def _reduce(value: Tensor, n: Tensor, weighting: str, reduction: str,
 # Rank-Biased Overlap #########################################################
 
 
-def _common_depths(pred: Tensor, target: Tensor, ptr: Tensor, perm: Tensor,
-                   p: float, depth: int, n: Tensor) -> Tensor:
-    r"""For each entry the sum over all depths of w_d / d c(d) ĉ(d).
+def _missing_overlap(pred: Tensor, target: Tensor, ptr: Tensor, perm: Tensor,
+                     p: float, n: Tensor) -> Tensor:
+    r"""For each entry the sum over all depths of w_d / d c(d) (1 - ĉ(d)).
 
-    With its ranks in both orders, [t, b] and [t', b'], the product is 0 before
-    both begin, quadratic while both rise, linear while one does, then 1.
+    The sums of w_d / d c(d) alone add up to an overlap of 1, so these make up
+    1 - RBO, without rounding where the orders are equal. With the ranks of
+    the entry in both orders, [t, b] and [t', b'], the product c(d) ĉ(d) is 0
+    before both begin, quadratic while both rise, linear while one does, then
+    1.
     """
-    s, w, q = depth_tables(p, depth, pred.device)
+    s, w, q = depth_tables(p, longest_group(ptr), pred.device)
     t1, b1 = (x.long() for x in tie_spans(pred, ptr, perm))
     t2, b2 = (x.long() for x in tie_spans(target, ptr, perm))
+    alone = s[n] - s[b2 - 1] + (w[b2 - 1] - w[t2 - 1] - (t2 - 1) *
+                                (s[b2 - 1] - s[t2 - 1])) / (b2 - t2 + 1)
     late_first = b1 > b2  # 1 is the one that is full sooner
     t1, t2 = torch.where(late_first, t2, t1), torch.where(late_first, t1, t2)
     b1, b2 = torch.where(late_first, b2, b1), torch.where(late_first, b1, b2)
@@ -306,48 +315,42 @@ def _common_depths(pred: Tensor, target: Tensor, ptr: Tensor, perm: Tensor,
     begin = torch.maximum(begin, b1)
     one = (between(w, begin, b2) - (t2 - 1) * between(s, begin, b2)) / size2
     begin = torch.maximum(begin, b2)
-    return both + one + between(s, begin, n + 1)
+    return alone - (both + one + between(s, begin, n + 1))
 
 
 # Kendall #####################################################################
 
 
-def _joint_rank(*keys: Tensor) -> Tensor:
-    """A number for each combination of keys that rises with the first key,
-    then the next; dense from 0 on."""
-    order = torch.arange(keys[0].numel(), device=keys[0].device)
-    for key in reversed(keys):
-        order = order[torch.sort(key[order], stable=True)[1]]
-    new = torch.zeros_like(order)
-    for key in keys:
-        new[1:] |= (key[order].diff() != 0).long()
-    return torch.zeros_like(order).index_copy(0, order, new.cumsum(0))
+def _joint_rank(x: Tensor, y: Tensor) -> Tuple[Tensor, Tensor]:
+    """The order by x, then y, and a number for each pair (x, y), dense from 0
+    on."""
+    order = torch.sort(y, stable=True)[1]
+    order = order[torch.sort(x[order], stable=True)[1]]
+    new = (x[order].diff() != 0) | (y[order].diff() != 0)
+    number = F.pad(new.long().cumsum(0), (1, 0))[:x.numel()]
+    return order, torch.zeros_like(x).index_copy(0, order, number)
 
 
-def _tied_pairs(rank: Tensor, n: Tensor, groups: Tensor) -> Tensor:
-    """The number of pairs in each group that share a rank; ranks do not repeat
-    from group to group."""
-    count = torch.bincount(rank)[rank]
-    # Each entry of a tie of c counts for (c - 1) / 2 pairs.
-    return _sum_to(n, groups, count - 1) // 2
+def _discordant_pairs(order: Tensor, y: Tensor, ptr: Tensor,
+                      groups: Tensor) -> Tensor:
+    """The number of pairs of each group that 'order' and y >= 0 order
+    oppositely.
 
-
-def _inversions(both: Tensor, y: Tensor, n: Tensor, groups: Tensor) -> Tensor:
-    """The number of pairs in each group that rise in x and fall in y; 'both'
-    rises with the group, x and y, and 'y' with the group and y.
-
-    A radix sort by y, from the highest bit on, of entries sorted by x: an
-    entry whose bit is 0 is inverted with all entries whose bit is 1 that come
-    before it and agree in the higher bits.
+    A radix sort by y, from the highest bit on: an entry whose bit is 0 is
+    discordant with all entries whose bit is 1 that come before it and agree in
+    the higher bits, which share a run of positions from 'begin' to 'end'.
     """
-    order = torch.sort(both, stable=True)[1]
-    key, owner = y[order], groups[order]
-    total = torch.zeros_like(n)
-    for bit in reversed(range(key.numel().bit_length())):
-        block, one = key >> (bit + 1), (key >> bit) & 1
+    y, group = y[order], groups[order]
+    begin, end, count = ptr[group], ptr[group + 1], torch.zeros_like(y)
+    position = torch.arange(y.numel(), device=y.device)
+    for bit in reversed(range(max(0, longest_group(ptr) - 1).bit_length())):
+        one = (y >> bit) & 1
         ones = F.pad(one.cumsum(0), (1, 0))
-        before = ones[:-1] - ones[torch.searchsorted(block, block)]
-        total.index_add_(0, owner, torch.where(one == 0, before, 0))
-        order = torch.sort(key >> bit, stable=True)[1]
-        key, owner = key[order], owner[order]
-    return total
+        before = ones[:-1] - ones[begin]
+        count += (1 - one) * before  # entries do not leave their group
+        middle = end - (ones[end] - ones[begin])
+        up = one > 0
+        to = torch.where(up, middle + before, position - before)
+        y, begin, end = (torch.zeros_like(x).index_copy(0, to, x) for x in (
+            y, torch.where(up, middle, begin), torch.where(up, end, middle)))
+    return _sum_to(ptr[1:], group, count)

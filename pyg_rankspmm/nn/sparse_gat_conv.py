@@ -26,7 +26,6 @@ from pyg_rankspmm.typing import (
     check_device,
     check_float,
     check_length,
-    check_size,
     describe,
 )
 
@@ -132,7 +131,7 @@ class SparseGATConv(GATConv):
             if name not in cls._overridden:
                 setattr(cls, name, getattr(MessagePassing, name))
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         x: Union[Tensor, Tuple[Tensor, Optional[Tensor]]],
         edge_index: Adj,
@@ -368,7 +367,8 @@ class SparseGATConv(GATConv):
             out = out + self.bias
         return out
 
-    def _with_weights(self, out: Tensor, edge_index: Adj, alpha: Tensor) -> Any:
+    def _with_weights(self, out: Tensor, edge_index: Adj,
+                      alpha: Tensor) -> Any:
         if isinstance(edge_index, SparseTensor):
             return out, edge_index.set_value(alpha, layout='coo')
         if is_torch_sparse_tensor(edge_index):

@@ -277,20 +277,22 @@ def soft_rank(
     ptr: Tensor,
     order: Tensor,
     group: Tensor,
+    longest: int,
 ) -> Tensor:
     r"""rank[i] = 1 + sum over j != i in the group of
     F((score[j] - score[i]) / temperature), F the Laplace CDF.
 
     In falling order the sum splits at i into two recurrences,
     rank_k = k - up_k / 2 + dn_k / 2, as F is an exponential on either side.
+    :obj:`longest` is the size of the longest group, or more.
     """
     s, tau = score[order], temperature[group]
-    offset, last = _offsets(ptr, group)
-    fall = _fall(s, tau, offset)
-    up, dn = _up_and_down(fall, torch.ones_like(fall), offset, last)
+    offset = _offset(ptr, group)
+    broken = _in_broken_group(s + tau, ptr, group)
+    fall = _fall(s, tau, offset, broken)
+    up, dn = _up_and_down(fall, torch.ones_like(fall), longest)
     rank = (offset + 1).to(s.dtype) - up / 2 + dn / 2
-    # An entry that is alone has nobody to hear from that it is broken.
-    rank = torch.where((s + tau).isnan(), torch.nan, rank)
+    rank = torch.where(broken, torch.nan, rank)
     return torch.zeros_like(rank).index_copy(0, order, rank)
 
 
@@ -301,59 +303,62 @@ def soft_rank_backward(
     ptr: Tensor,
     order: Tensor,
     group: Tensor,
+    longest: int,
 ) -> Tensor:
     r"""ds_k = (U_k + V_k - v_k (up_k + dn_k)) / (2 temperature)."""
     s, v, tau = score[order], grad[order], temperature[group]
-    offset, last = _offsets(ptr, group)
-    fall = _fall(s, tau, offset)
-    up, dn = _up_and_down(fall, torch.ones_like(fall), offset, last)
-    u, w = _up_and_down(fall, v, offset, last)
+    broken = _in_broken_group(s + tau + (v - v), ptr, group)
+    fall = _fall(s, tau, _offset(ptr, group), broken)
+    v = torch.where(broken, 0, v)
+    (u, up), (w, dn) = _up_and_down(
+        fall, torch.stack([v, torch.ones_like(v)]), longest)
     out = (u + w - v * (up + dn)) / (2 * tau)
+    out = torch.where(broken, torch.nan, out)
     return torch.zeros_like(out).index_copy(0, order, out)
 
 
-def _offsets(ptr: Tensor, group: Tensor) -> Tuple[Tensor, Tensor]:
-    """How many entries of its group stand before each entry, and behind."""
-    position = torch.arange(group.numel(), device=group.device)
-    return position - ptr[group], ptr[group + 1] - 1 - position
+def longest_group(ptr: Tensor) -> int:
+    """The size of the longest group."""
+    return int(ptr.diff().max()) if ptr.numel() > 1 else 0
 
 
-def _fall(s: Tensor, tau: Tensor, offset: Tensor) -> Tensor:
-    """exp(-(s_(k-1) - s_k) / tau) <= 1 and, where a group begins, 0."""
+def _offset(ptr: Tensor, group: Tensor) -> Tensor:
+    """How many entries of its group stand before each entry."""
+    return torch.arange(group.numel(), device=group.device) - ptr[group]
+
+
+def _in_broken_group(x: Tensor, ptr: Tensor, group: Tensor) -> Tensor:
+    """Whether an entry of the same group is NaN."""
+    count = torch.zeros_like(ptr[1:]).index_add(0, group, x.isnan().long())
+    return count[group] > 0
+
+
+def _fall(s: Tensor, tau: Tensor, offset: Tensor, broken: Tensor) -> Tensor:
+    """exp(-(s_(k-1) - s_k) / tau) <= 1 and, where a group begins, 0. There is
+    no NaN in it, since the scan multiplies across groups by 0."""
     above = s.roll(1)
     # Equal infinities are as close as other equal scores. (Those keep their
     # difference: the second derivative needs it.)
-    skip = (offset == 0) | (s.isinf() & (s == above))
-    gap = torch.where(skip, 0, above - s)
-    return torch.where(offset == 0, 0, (-gap / tau).exp())
+    skip = broken | (offset == 0) | (s.isinf() & (s == above))
+    fall = (-torch.where(skip, 0, above - s) / tau).exp()
+    return torch.where(broken | (offset == 0), 0, fall)
 
 
-def _up_and_down(fall: Tensor, v: Tensor, offset: Tensor,
-                 behind: Tensor) -> Tuple[Tensor, Tensor]:
+def _up_and_down(fall: Tensor, v: Tensor,
+                 longest: int) -> Tuple[Tensor, Tensor]:
     r"""up_k = fall_k (v_(k-1) + up_(k-1)) and
-    dn_k = fall_(k+1) (v_(k+1) + dn_(k+1))."""
-    rise = torch.where(behind == 0, 0, fall.roll(-1))
-    up = _scan(fall, _fetch(v, offset, 1), offset, 1)
-    dn = _scan(rise, _fetch(v, behind, -1), behind, -1)
+    dn_k = fall_(k+1) (v_(k+1) + dn_(k+1)), along the last dimension of v.
+
+    Each step of the scan doubles how far an entry has been heard: 'fall'
+    becomes the product over that many entries, and is 0 across groups.
+    """
+    up, dn = fall * v.roll(1, -1), (fall * v).roll(-1, -1)
+    for bit in range(max(0, longest - 1).bit_length()):
+        reach = 1 << bit
+        up = torch.addcmul(up, fall, up.roll(reach, -1))
+        dn = dn + (fall * dn).roll(-reach, -1)
+        fall = fall * fall.roll(reach)
     return up, dn
-
-
-def _scan(a: Tensor, v: Tensor, offset: Tensor, shift: int) -> Tensor:
-    """y_k = a_k (v_k + y_(k-shift)) along each group, in as many steps as
-    the number of entries has bits (that of the longest group would do, but is
-    not known before the data)."""
-    y = a * v
-    for bit in range(max(0, a.numel() - 1).bit_length()):
-        reach = shift << bit
-        y = y + a * _fetch(y, offset, reach)
-        a = a * _fetch(a, offset, reach)
-    return y
-
-
-def _fetch(x: Tensor, offset: Tensor, reach: int) -> Tensor:
-    """x_(k-reach), and 0 where that is in another group. (Masked here, since
-    0 times the NaN of another group is NaN.)"""
-    return torch.where(offset >= abs(reach), x.roll(reach), 0)
 
 
 def _run_start(first: Tensor) -> Tensor:
@@ -370,9 +375,9 @@ def tie_spans(score: Tensor, ptr: Tensor,
     group that have the same score, in the caller's order."""
     order, group = sort_groups(score, ptr, perm)
     s = score[order]
-    offset, behind = _offsets(ptr, group)
-    start = _run_start((offset == 0) | (s != s.roll(1)))
-    stop = _run_start(((behind == 0) | (s != s.roll(-1))).flip(0)).flip(0)
+    begin = (_offset(ptr, group) == 0) | (s != s.roll(1))
+    start = _run_start(begin)
+    stop = _run_start(begin.roll(-1).flip(0)).flip(0)
     start, stop = start - ptr[group] + 1, s.numel() - stop - ptr[group]
     return (torch.zeros_like(start).index_copy(0, order, start),
             torch.zeros_like(stop).index_copy(0, order, stop))
@@ -402,8 +407,7 @@ def rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
     group = caller_groups(ptr, perm, rank.numel())
     top, bottom = tie_spans(target, ptr, perm)
     n = ptr.diff()
-    s, w, _ = depth_tables(p, int(n.max()) if n.numel() > 0 else 0,
-                           rank.device)
+    s, w, _ = depth_tables(p, longest_group(ptr), rank.device)
     span = bottom - top + 1
 
     def behind(m: Tensor) -> Tensor:  # c(top) - c(m)
@@ -428,6 +432,13 @@ def rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
     return out.to(rank.dtype), slope.to(rank.dtype)
 
 
+def rbo_backward(grad: Tensor, slope: Tensor, ptr: Tensor,
+                 perm: Optional[Tensor]) -> Tensor:
+    """The gradient of the ranks: that of the overlap of the group times the
+    slope."""
+    return grad[caller_groups(ptr, perm, slope.numel())] * slope
+
+
 def caller_groups(ptr: Tensor, perm: Optional[Tensor],
                   num_entries: int) -> Tensor:
     """The group of each entry, in the caller's order."""
@@ -447,8 +458,8 @@ def temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
     r"""The temperature of each group in units of the scores, NaN if one of
     them is not finite.
 
-    A relative one is in standard deviations of the scores of the group; groups
-    of equal scores have 1/1000 of that of all scores.
+    A relative one is in standard deviations of the scores of the group, but
+    not less than 1/1000 of that of all scores, and 1e-6.
     """
     n, group = ptr.diff(), caller_groups(ptr, perm, score.numel())
     x = score.to(torch.float64)
@@ -465,7 +476,7 @@ def temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
     std = (total((x - mean[group])**2) / n.clamp(min=1)).sqrt()
     count = keep.sum().clamp(min=1)
     spread = (torch.where(keep, x - x.sum() / count, 0.0)**2).sum() / count
-    floor = 1e-3 * spread.sqrt() + torch.finfo(score.dtype).eps / scale
+    floor = 1e-3 * spread.sqrt() + 1e-6 / scale
     unit = torch.maximum(std, floor) * scale
     out = temperature * (unit if relative else torch.ones_like(unit))
     return out.masked_fill(broken, torch.nan).to(score.dtype)

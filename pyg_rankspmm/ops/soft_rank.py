@@ -10,6 +10,7 @@ from pyg_rankspmm._library import define, double_backward
 from pyg_rankspmm.graph import group, index_dtype
 from pyg_rankspmm.ops import reference
 from pyg_rankspmm.typing import (
+    check_count,
     check_device,
     check_float,
     check_index,
@@ -45,7 +46,7 @@ def soft_rank(
 
     Args:
         score (torch.Tensor): Shape :obj:`[num_entries]`, floating point.
-            bfloat16 and half are computed in float32.
+            bfloat16 and half, which cannot count far, give float32.
         index (torch.Tensor): The group of each entry, shape
             :obj:`[num_entries]`, integers from 0 on in any order.
         temperature (float or torch.Tensor): :math:`\tau > 0`, in units of the
@@ -89,7 +90,7 @@ def soft_rank(
         check_positive('temperature', temperature)
         temperature = score.new_full((num_groups, ), temperature, dtype=dtype)
     ptr, perm = group(index, num_groups)
-    return rank_groups(score.to(dtype), temperature, ptr, perm).to(score.dtype)
+    return rank_groups(score.to(dtype), temperature, ptr, perm)
 
 
 def check_groups(name: str, index: Any, score: Tensor, like: str) -> Tensor:
@@ -120,6 +121,8 @@ def count_groups(name: str, index: Tensor,
                  dim_size: Optional[int] = None) -> int:
     """The number of groups that an index counts: what the caller says, or
     one more than the largest index."""
+    if dim_size is not None:
+        check_count('dim_size', dim_size)
     if index.numel() == 0:
         return dim_size or 0
     low, high = (int(bound) for bound in index.aminmax())
@@ -133,8 +136,9 @@ def count_groups(name: str, index: Tensor,
 
 def rank_groups(score: Tensor, temperature: Tensor, ptr: Tensor,
                 perm: Optional[Tensor]) -> Tensor:
-    r"""As :func:`soft_rank`, for entries that :func:`~pyg_rankspmm.graph.group`
-    has grouped, and one temperature for each group."""
+    r"""As :func:`soft_rank`, for entries in groups as
+    :func:`~pyg_rankspmm.graph.group` returns them, and one temperature for
+    each group."""
     return _soft_rank(score, temperature, ptr, perm)[0]
 
 
@@ -177,7 +181,8 @@ def _soft_rank_reference(
         score: Tensor, temperature: Tensor, ptr: Tensor,
         perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
     order, groups = reference.sort_groups(score, ptr, perm)
-    rank = reference.soft_rank(score, temperature, ptr, order, groups)
+    rank = reference.soft_rank(score, temperature, ptr, order, groups,
+                               reference.longest_group(ptr))
     return rank, order.to(index_dtype(score.numel()))
 
 
@@ -221,7 +226,8 @@ def _soft_rank_grad_reference(grad: Tensor, score: Tensor,
                               order: Tensor) -> Tensor:
     groups = reference.group_of(ptr, score.numel())
     return reference.soft_rank_backward(grad, score, temperature, ptr,
-                                        order.long(), groups)
+                                        order.long(), groups,
+                                        reference.longest_group(ptr))
 
 
 def _soft_rank_grad_fake(grad: Tensor, score: Tensor, *args: Any) -> Tensor:
@@ -238,9 +244,10 @@ def _soft_rank_grad_backward(ctx: Any,
     grad_rank, score, temperature, ptr, order = ctx.saved_tensors
 
     def definition(score: Tensor, temperature: Tensor) -> Tensor:
+        # What is traced for a compiler cannot wait for the longest group.
         groups = reference.group_of(ptr, score.numel())
         return reference.soft_rank(score, temperature, ptr, order.long(),
-                                   groups)
+                                   groups, score.numel())
 
     return double_backward(definition, (score, temperature), grad_rank,
                            (grad, None)) + (None, None)
@@ -261,8 +268,25 @@ def _rbo_save(ctx: Any, inputs: Tuple[Any, ...],
 def _rbo_backward(ctx: Any, grad: Tensor,
                   _: Any) -> Tuple[Optional[Tensor], ...]:
     ptr, perm, slope = ctx.saved_tensors
+    return _rbo_grad(grad, slope, ptr, perm), None, None, None, None
+
+
+def _rbo_grad_fake(grad: Tensor, slope: Tensor, ptr: Tensor,
+                   perm: Optional[Tensor]) -> Tensor:
+    return torch.empty_like(slope)
+
+
+def _rbo_grad_save(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _rbo_grad_backward(ctx: Any,
+                       grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+    _, slope, ptr, perm = ctx.saved_tensors
     groups = reference.caller_groups(ptr, perm, slope.numel())
-    return grad[groups] * slope, None, None, None, None
+    total = slope.new_zeros(ptr.numel() - 1)
+    # The slope is a constant: the overlap is linear between two ranks.
+    return total.index_add(0, groups, grad * slope), None, None, None
 
 
 def _temperatures_fake(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
@@ -295,6 +319,10 @@ _rbo = define(
     'rbo(Tensor rank, Tensor target, Tensor ptr, Tensor? perm, float p) -> '
     '(Tensor rbo, Tensor slope)', reference.rbo, _rbo_fake, _rbo_backward,
     _rbo_save)
+_rbo_grad = define(
+    'rbo_backward(Tensor grad, Tensor slope, Tensor ptr, Tensor? perm) -> '
+    'Tensor', reference.rbo_backward, _rbo_grad_fake, _rbo_grad_backward,
+    _rbo_grad_save)
 _tie_spans = define(
     'tie_spans(Tensor score, Tensor ptr, Tensor? perm) -> '
     '(Tensor first, Tensor last)', _tie_spans_reference, _tie_spans_fake)

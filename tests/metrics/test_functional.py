@@ -76,8 +76,26 @@ def test_rbo_of_a_list_and_its_reverse():
 @pytest.mark.parametrize('p', [0.1, 0.5, 0.9, 0.98, 0.999, 1.0])
 @pytest.mark.parametrize('n', [1, 2, 10, 100, 1000])
 def test_rbo_of_a_list_with_itself_is_one(p, n):
-    value = one_group(range(n), range(n), p=p)
-    assert value == pytest.approx(1.0, abs=1e-12) and value <= 1.0
+    assert one_group(range(n), range(n), p=p) == 1.0  # to the last bit
+
+
+@pytest.mark.parametrize('p', [0.99, 1.0])
+def test_rbo_of_a_long_list_with_ties(p):
+    n = 200_000
+    torch.manual_seed(0)
+    first, second = (torch.randperm(n) // 2 for _ in range(2))
+    # Ties span the ranks t and t + 1, t odd: two spans are equal or disjoint.
+    t, other = (n - 1 - 2 * score for score in (first, second))
+    late, half = torch.maximum(t, other), torch.where(t == other, 0.25, 0.5)
+    steps = torch.zeros(n + 2, dtype=torch.float64)
+    steps.index_add_(0, late, half.double())
+    steps.index_add_(0, late + 1, 1 - half.double())
+    depth = torch.arange(1, n + 1).double()
+    agreement = steps.cumsum(0)[1:n + 1] / depth
+    weight = (1 - p) * p**(depth - 1) if p < 1 else 1 / n
+    wanted = (weight * agreement).sum() + (p**n if p < 1 else 0.0)
+    actual = rank_biased_overlap(first.double(), second, 0 * first, p)
+    torch.testing.assert_close(actual, wanted, rtol=1e-9, atol=1e-11)
 
 
 def test_rbo_beyond_the_end_of_a_list():
@@ -229,6 +247,25 @@ def test_kendall_leaves_undefined_groups_out():
     assert kendall_tau(pred, target, index) == 1.0
 
 
+def test_kendall_does_not_leave_out_nan():
+    pred = torch.tensor([1.0, 2.0, math.nan, 1.0])
+    target = torch.tensor([1.0, 2.0, 1.0, 2.0])
+    index = torch.tensor([0, 0, 1, 1])
+    assert kendall_tau(pred, target, index).isnan()
+
+
+def test_kendall_of_a_long_group():
+    # 200,000 entries: all pairs would be 2 * 10^10.
+    x = torch.arange(200_000.0)
+    index = torch.zeros(200_000).long()
+    assert kendall_tau(x, x.long() // 2 * 2, index) > 0.999
+    assert kendall_tau(-x, x, index) == -1.0
+    swapped = x.view(-1, 2).flip(1).flatten()  # every other pair of neighbours
+    pairs = 200_000 * 199_999 / 2
+    assert kendall_tau(swapped, x, index).item() == pytest.approx(
+        1 - 2 * 100_000 / pairs, abs=1e-15)
+
+
 # The weight of the first ranks ###############################################
 
 
@@ -276,6 +313,8 @@ INDEX = torch.tensor([0, 0, 1])
     ((PRED, TARGET, INDEX.float()), {}, TypeError, "'index'"),
     ((PRED, TARGET, INDEX - 1), {}, ValueError, "'index'.*got -1"),
     ((PRED, TARGET, INDEX), {'dim_size': 1}, ValueError, 'got 1'),
+    ((PRED, TARGET, INDEX), {'dim_size': -1}, ValueError, "'dim_size'"),
+    ((PRED, TARGET, INDEX), {'dim_size': 2.0}, TypeError, "'dim_size'"),
     ((PRED, TARGET, INDEX.to('meta')), {}, ValueError, 'device'),
     ((PRED, TARGET, INDEX), {'weighting': 'x'}, ValueError, "'weighting'"),
     ((PRED, TARGET, INDEX), {'reduction': 'x'}, ValueError, "'reduction'"),

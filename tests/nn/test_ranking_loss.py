@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from pyg_rankspmm import RankingLoss
+from pyg_rankspmm import RankingLoss, SparseGATConv
 from pyg_rankspmm.metrics.functional import rank_biased_overlap
 
 
@@ -236,6 +236,15 @@ def test_what_is_not_finite_stays_with_its_node(bad, relative, p):
                                atol=1e-3)
 
 
+@pytest.mark.parametrize('bad', [math.nan, math.inf])
+@pytest.mark.parametrize('relative', [True, False])
+def test_what_is_not_finite_on_a_single_edge(bad, relative):
+    loss = RankingLoss(relative=relative, reduction='none')(
+        torch.tensor([bad, 1.0, 2.0]), torch.tensor([1.0, 2.0, 1.0]),
+        torch.tensor([0, 1, 1]))
+    assert loss[0].isnan() and loss[1].isfinite()
+
+
 def test_nan_in_the_target_stays_with_its_node():
     pred, target, edge_label_index = make()
     criterion = RankingLoss(reduction='none')
@@ -287,6 +296,28 @@ def test_compile(reduction, dim_size):
     torch.testing.assert_close(
         torch.autograd.grad(actual.sum(), pred),
         torch.autograd.grad(wanted.sum(), pred))
+
+
+def test_compile_with_a_layer():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    conv, criterion = SparseGATConv(7, 4, heads=2), RankingLoss(p=0.9)
+    x = torch.randn(11, 7)
+    edge_index = torch.randint(11, (2, 60))
+    edge_label_index = torch.randint(11, (2, 40))
+    target = torch.randn(40)
+
+    def step(x):
+        h = conv(x, edge_index)
+        src, dst = edge_label_index
+        return criterion((h[src] * h[dst]).sum(-1), target, edge_label_index)
+
+    compiled = torch.compile(step, fullgraph=True)
+    parameters = list(conv.parameters())
+    torch.testing.assert_close(compiled(x), step(x))
+    torch.testing.assert_close(
+        torch.autograd.grad(compiled(x), parameters),
+        torch.autograd.grad(step(x), parameters))
 
 
 def test_modules_can_be_copied_and_printed():
@@ -343,6 +374,10 @@ INDEX = torch.tensor([[0, 0, 1], [2, 1, 0]])
     ((PRED, TARGET, INDEX.tolist()), TypeError, "'edge_label_index'"),
     ((PRED, TARGET, INDEX - 1), ValueError, "'edge_label_index'.*got -1"),
     ((PRED, TARGET, INDEX, 1), ValueError, "'edge_label_index'.*got 1"),
+    ((PRED, TARGET, INDEX, -1), ValueError, "'dim_size'"),
+    ((PRED, TARGET, INDEX, 2.0), TypeError, "'dim_size'"),
+    ((PRED, TARGET, INDEX, True), TypeError, "'dim_size'"),
+    ((PRED[:0], TARGET[:0], INDEX[:, :0], -1), ValueError, "'dim_size'"),
     ((PRED, TARGET.to('meta'), INDEX), ValueError, "'target' is on device"),
     ((PRED, TARGET, INDEX.to('meta')), ValueError,
      "'edge_label_index' is on device"),

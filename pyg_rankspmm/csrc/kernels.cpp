@@ -873,7 +873,7 @@ void attention(const AttentionArgs<T>& a, int threads) {
         const int64_t first = long_rows.first[k], last = long_rows.first[k + 1];
         const ForwardBuffers<T> b = buffers(t);
         const int64_t stride = strips.vectors * strips.lanes;
-        fill(b.acc, strips.padded, T(0));
+        clear(b.acc, strips.padded);
         for (int64_t h = 0; h < H; ++h) {
           T top = -kInfinity<T>, total = 0;
           for (int64_t s = first; s < last; ++s) {
@@ -1242,6 +1242,25 @@ void target_grads(const AttentionGradArgs<T>& grad, const T* du,
       });
 }
 
+// place[e] = the entry of t that is the e-th one of m: both lead to the
+// caller's order. If they are at odds the places are wrong, but inside.
+void invert_places(const Csr& m, const Csr& t, int32_t* place, int threads) {
+  constexpr int64_t kPart = 1 << 16;
+  const int64_t parts = (m.size + kPart - 1) / kPart;
+  Array<int32_t> inverse(m.size);
+  fill(inverse.data(), m.size, int32_t{0});
+  parallel_for(threads, parts, [&](int, int64_t p) {
+    for (int64_t k = p * kPart; k < min(t.count, (p + 1) * kPart); ++k) {
+      inverse[t.perm ? t.perm[k] : k] = static_cast<int32_t>(k);
+    }
+  });
+  parallel_for(threads, parts, [&](int, int64_t p) {
+    for (int64_t e = p * kPart; e < min(m.count, (p + 1) * kPart); ++e) {
+      place[e] = inverse[m.perm ? m.perm[e] : e];
+    }
+  });
+}
+
 template <class T>
 void attention_grad(const AttentionGradArgs<T>& grad, int threads) {
   const AttentionArgs<T>& a = grad.forward;
@@ -1268,16 +1287,7 @@ void attention_grad(const AttentionGradArgs<T>& grad, int threads) {
     by_source = {ptr.data(), row.data(), edge.data(),
                  m.cols,     m.rows,     m.size, m.count};
   } else if (needs_place) {
-    // Both directions lead to the caller's order: invert one of them.
-    Array<int32_t> inverse(m.size);
-    fill(inverse.data(), m.size, int32_t{0});
-    const Csr& t = grad.transposed;
-    for (int64_t k = 0; k < t.count; ++k) {
-      inverse[t.perm ? t.perm[k] : k] = static_cast<int32_t>(k);
-    }
-    for (int64_t e = 0; e < m.count; ++e) {
-      place[e] = inverse[m.perm ? m.perm[e] : e];
-    }
+    invert_places(m, grad.transposed, place.data(), threads);
   }
 
   Array<T> packed(m.rows * 3 * H);

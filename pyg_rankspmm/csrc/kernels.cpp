@@ -258,7 +258,7 @@ class Strips {
   int64_t heads, channels;
   int lanes;        // of a vector
   int64_t vectors;  // of a head
-  int64_t padded;   // numbers in a row of sums
+  int64_t padded;   // numbers in a row of sums, whole vectors
 
   Strips(int64_t num_heads, int64_t num_channels, bool fetch)
       : heads(num_heads),
@@ -267,7 +267,7 @@ class Strips {
         lanes(num_channels <= kLanes<T> / 2 && kLanes<T> >= 4
                   ? kLanes<T> / 2 : kLanes<T>),
         vectors((num_channels + lanes - 1) / lanes),
-        padded(num_heads * vectors * lanes),
+        padded(round_up(num_heads * vectors * lanes, kLanes<T>)),
         strips_(num_heads * vectors) {
     const bool half = lanes != kLanes<T>;
     const bool together =
@@ -347,32 +347,54 @@ class Strips {
 
 // Padded rows #################################################################
 
-// to[h, vectors * lanes] = from[h, channels], and zeros.
+// The row with zeros behind each head's channels, in `to` if it needs any.
 template <class T>
-void pad_row(const Strips<T>& s, const T* from, T* to) {
+const T* pad_row(const Strips<T>& s, const T* from, T* to) {
+  if (s.over_read() == 0) return from;
   const int64_t stride = s.vectors * s.lanes;
   for (int64_t h = 0; h < s.heads; ++h) {
     copy(from + h * s.channels, s.channels, to + h * stride);
     fill(to + h * stride + s.channels, stride - s.channels, T(0));
   }
+  return to;
 }
 
 // to[h, c] = from[h, c] * scale[h] + bias[h, c]; scale and bias may be null.
-template <class T>
-void finish_row(const Strips<T>& s, const T* RANKSPMM_RESTRICT from,
-                const T* scale, const T* RANKSPMM_RESTRICT bias,
-                T* RANKSPMM_RESTRICT to) {
+template <class T, int L>
+void finish_lanes(const Strips<T>& s, const T* RANKSPMM_RESTRICT from,
+                  const T* scale, const T* RANKSPMM_RESTRICT bias,
+                  T* RANKSPMM_RESTRICT to) {
+  using V = Vec<T, L>;
+  const int64_t C = s.channels;
   for (int64_t h = 0; h < s.heads; ++h) {
-    const T* f = from + h * s.vectors * s.lanes;
-    T* t = to + h * s.channels;
     const T factor = scale ? scale[h] : T(1);
-    if (bias) {
-      const T* b = bias + h * s.channels;
-      for (int64_t c = 0; c < s.channels; ++c) t[c] = f[c] * factor + b[c];
-    } else {
-      for (int64_t c = 0; c < s.channels; ++c) t[c] = f[c] * factor;
+    int64_t c = 0;
+    for (; c + L <= C; c += L) {
+      V y = load<V>(from + c) * factor;
+      if (bias) y += load<V>(bias + c);
+      store(to + c, y);
     }
+    for (; c < C; ++c) to[c] = from[c] * factor + (bias ? bias[c] : T(0));
+    from += s.vectors * L;
+    to += C;
+    if (bias) bias += C;
   }
+}
+
+template <class T>
+void finish_row(const Strips<T>& s, const T* from, const T* scale,
+                const T* bias, T* to) {
+  if (s.lanes == kLanes<T>) {
+    finish_lanes<T, kLanes<T>>(s, from, scale, bias, to);
+  } else {
+    finish_lanes<T, max(2, kLanes<T> / 2)>(s, from, scale, bias, to);
+  }
+}
+
+// n is a multiple of the lanes of a vector.
+template <class T>
+RANKSPMM_INLINE void clear(T* p, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes<T>) store(p + i, Vec<T>{});
 }
 
 // Dots ########################################################################
@@ -495,7 +517,7 @@ void spmm(const SpmmArgs<T>& a, int threads) {
         copy(a.value + edge * H, H, coef + e * H);
       }
     }
-    fill(acc, width, T(0));
+    clear(acc, width);
     strips.sum(rows, entries_of(m, begin, count), coef, H, acc);
   };
   const auto write = [&](int64_t i, const T* acc) {
@@ -541,9 +563,9 @@ void sddmm(const SddmmArgs<T>& a, int threads) {
   if (m.count < m.size) fill(a.out, m.size * H, T(0));
 
   const auto run = [&](int t, int64_t i, int64_t begin, int64_t count) {
-    T* own = owns.data() + t * strips.padded;
     T* product = products.data() + t * pairs;
-    pad_row(strips, a.g + i * H * a.channels, own);
+    const T* own = pad_row(strips, a.g + i * H * a.channels,
+                           owns.data() + t * strips.padded);
     for (int64_t e = 0; e < count; e += kMaxBlock) {
       const int64_t n = min<int64_t>(kMaxBlock, count - e);
       dots(strips, rows, entries_of(m, begin + e, n), own, H,
@@ -779,7 +801,7 @@ void close_softmax(int64_t heads, T* top, T* total, T* scale, T* lse) {
     store(scale + h, z == 0 ? V{} : T(1) / safe);
     store(total + h, l);
   }
-  copy(total, heads, lse);
+  for (int64_t h = 0; h < heads; ++h) lse[h] = total[h];
 }
 
 template <class T>
@@ -825,7 +847,7 @@ void attention(const AttentionArgs<T>& a, int threads) {
       dropout_mask(a.dropout, m.perm, begin, count, H, padded, b.key, b.mask);
       for (int64_t q = 0; q < count * padded; ++q) b.coef[q] *= b.mask[q];
     }
-    fill(b.acc, strips.padded, T(0));
+    clear(b.acc, strips.padded);
     strips.sum(rows, entries_of(m, begin, count), b.coef, padded, b.acc);
   };
   const auto write = [&](int64_t i, T* top, T* total, T* scale, const T* acc) {
@@ -851,7 +873,7 @@ void attention(const AttentionArgs<T>& a, int threads) {
         const int64_t first = long_rows.first[k], last = long_rows.first[k + 1];
         const ForwardBuffers<T> b = buffers(t);
         const int64_t stride = strips.vectors * strips.lanes;
-        fill(b.acc, strips.padded, T(0));
+        clear(b.acc, strips.padded);
         for (int64_t h = 0; h < H; ++h) {
           T top = -kInfinity<T>, total = 0;
           for (int64_t s = first; s < last; ++s) {
@@ -1148,13 +1170,13 @@ void source_grads(const AttentionGradArgs<T>& grad,
   const auto run = [&](int t, int64_t j, int64_t begin, int64_t count,
                        T* acc) {
     const BackwardBuffers<T> b = buffers(t, acc);
-    fill(acc, part, T(0));
-    pad_row(strips, a.x + j * HC, b.own);
+    clear(acc, part);
+    const T* own = pad_row(strips, a.x + j * HC, b.own);
     fns.spread(a.a_src + j * H, H, padded, b.a_src);
     for (int64_t e = begin; e < begin + count; e += block) {
       const int64_t n = min(block, begin + count - e);
       const Entries entries = entries_of(m, e, n);
-      dots(strips, rows, entries, b.own, padded, b.part, b.dot);
+      dots(strips, rows, entries, own, padded, b.part, b.dot);
       if (drops) {
         dropout_mask(a.dropout, context.edges, e, n, H, padded, b.key, b.mask);
       }
@@ -1220,6 +1242,25 @@ void target_grads(const AttentionGradArgs<T>& grad, const T* du,
       });
 }
 
+// place[e] = the entry of t that is the e-th one of m: both lead to the
+// caller's order. If they are at odds the places are wrong, but inside.
+void invert_places(const Csr& m, const Csr& t, int32_t* place, int threads) {
+  constexpr int64_t kPart = 1 << 16;
+  const int64_t parts = (m.size + kPart - 1) / kPart;
+  Array<int32_t> inverse(m.size);
+  fill(inverse.data(), m.size, int32_t{0});
+  parallel_for(threads, parts, [&](int, int64_t p) {
+    for (int64_t k = p * kPart; k < min(t.count, (p + 1) * kPart); ++k) {
+      inverse[t.perm ? t.perm[k] : k] = static_cast<int32_t>(k);
+    }
+  });
+  parallel_for(threads, parts, [&](int, int64_t p) {
+    for (int64_t e = p * kPart; e < min(m.count, (p + 1) * kPart); ++e) {
+      place[e] = inverse[m.perm ? m.perm[e] : e];
+    }
+  });
+}
+
 template <class T>
 void attention_grad(const AttentionGradArgs<T>& grad, int threads) {
   const AttentionArgs<T>& a = grad.forward;
@@ -1246,16 +1287,7 @@ void attention_grad(const AttentionGradArgs<T>& grad, int threads) {
     by_source = {ptr.data(), row.data(), edge.data(),
                  m.cols,     m.rows,     m.size, m.count};
   } else if (needs_place) {
-    // Both directions lead to the caller's order: invert one of them.
-    Array<int32_t> inverse(m.size);
-    fill(inverse.data(), m.size, int32_t{0});
-    const Csr& t = grad.transposed;
-    for (int64_t k = 0; k < t.count; ++k) {
-      inverse[t.perm ? t.perm[k] : k] = static_cast<int32_t>(k);
-    }
-    for (int64_t e = 0; e < m.count; ++e) {
-      place[e] = inverse[m.perm ? m.perm[e] : e];
-    }
+    invert_places(m, grad.transposed, place.data(), threads);
   }
 
   Array<T> packed(m.rows * 3 * H);

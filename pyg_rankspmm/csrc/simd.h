@@ -9,7 +9,8 @@
 namespace rankspmm {
 namespace {
 
-#if defined(__AVX512F__)
+// RANKSPMM_WIDE tests the widest vectors on a processor that has shorter ones.
+#if defined(__AVX512F__) || defined(RANKSPMM_WIDE)
 constexpr int kVectorBytes = 64;
 constexpr int kAccumulators = 16;  // of 32 registers
 #elif defined(__AVX2__)

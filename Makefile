@@ -11,6 +11,9 @@ PYTEST_ARGS ?=
 # Compile jobs for torch_scatter and torch_sparse, about 1.5 GB each:
 MAX_JOBS ?= 2
 export MAX_JOBS
+# Threads that wait do not spin: a busy machine needs the core for the others.
+OMP_WAIT_POLICY ?= passive
+export OMP_WAIT_POLICY
 
 BIN := $(abspath $(VENV))/bin
 PLAIN_BIN := $(abspath $(PLAIN_VENV))/bin

@@ -3,9 +3,9 @@ with a differentiable ranking loss.
 
 .. code-block:: bash
 
-    python examples/movielens_ranking.py                # rbo+mse
+    python examples/movielens_ranking.py --out here     # rbo+mse
     python examples/movielens_ranking.py --loss mse     # the baseline
-    python examples/movielens_ranking.py --resume outputs/movielens/last.pt
+    python examples/movielens_ranking.py --resume here/checkpoint.pt
 """
 from __future__ import annotations
 

@@ -41,6 +41,8 @@ def define(
     def call(*args: Any) -> Any:
         if forward_ad._current_level >= 0:
             _refuse_tangents(name, args)
+        if not torch.compiler.is_compiling():
+            _refuse_transforms(name)
         return op(*args)
 
     call.__name__ = name
@@ -54,7 +56,14 @@ def _refuse_tangents(name: str, args: Sequence[Any]) -> None:
                 and forward_ad.unpack_dual(arg).tangent is not None):
             raise NotImplementedError(
                 f"'{name}' has no forward-mode derivative; use reverse mode "
-                f"('torch.autograd.grad', 'torch.func.vjp')")
+                f"('torch.autograd.grad')")
+
+
+def _refuse_transforms(name: str) -> None:
+    if torch._C._functorch.maybe_current_level() is not None:
+        raise NotImplementedError(
+            f"'{name}' does not take part in the transforms of 'torch.func'; "
+            f"use 'torch.autograd.grad'")
 
 
 def double_backward(

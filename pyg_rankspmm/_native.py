@@ -39,7 +39,11 @@ from pyg_rankspmm.typing import describe
 _C: Any
 try:
     _C = importlib.import_module('pyg_rankspmm._C')
-except ImportError:
+except ModuleNotFoundError:
+    _C = None
+except ImportError as error:
+    warnings.warn(f"The compiled kernels of 'pyg_rankspmm' are there, but "
+                  f"cannot be loaded: {error}", stacklevel=2)
     _C = None
 
 _SUFFIX = {torch.float32: '_f32', torch.float64: '_f64'}
@@ -376,6 +380,7 @@ def _compress(rowptr: Tensor, col: Tensor,
 
 # Ranking #####################################################################
 
+_INT64_MIN = torch.iinfo(torch.int64).min
 _TARGET_SUFFIX = {**_SUFFIX, torch.int64: '_i64'}
 
 
@@ -435,6 +440,8 @@ def _comparable(target: Tensor) -> Tensor:
         return target.contiguous()
     if target.is_floating_point():
         return target.float().contiguous()
+    if target.dtype == torch.uint64:  # in the order of its numbers
+        return target.contiguous().view(torch.int64) ^ _INT64_MIN
     return target.long().contiguous()
 
 

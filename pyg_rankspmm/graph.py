@@ -10,9 +10,10 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from pyg_rankspmm._library import define
-from pyg_rankspmm.typing import Adj, check_edge_index, check_size
+from pyg_rankspmm.typing import Adj, check_edge_index, check_size, describe
 
 _INT32_MAX = torch.iinfo(torch.int32).max
+_MAX_GROUPS = 2**36  # whose pointers take half a terabyte
 
 
 class CSR(NamedTuple):
@@ -106,6 +107,9 @@ def infer_size(
 ) -> Tuple[int, int]:
     r"""The number of source and target nodes: what the graph itself knows,
     else what the caller says in :obj:`size`, else the numbers given here."""
+    if isinstance(size, (tuple, list)) and len(size) == 2:
+        known = (num_src_nodes, num_dst_nodes)
+        size = tuple(known[i] if n is None else n for i, n in enumerate(size))
     if size is not None:
         return check_size('size', size)
     if isinstance(edge_index, EdgeIndex):
@@ -151,7 +155,10 @@ def from_edge_index(
     """
     if isinstance(edge_index, EdgeIndex):
         _check_own_size(edge_index.sparse_size(), size)
-        if edge_index.is_sorted and num_loops == 0:
+        # Sorted and compressed already; a compiler sorts again instead of
+        # looking at the data.
+        if (edge_index.is_sorted and num_loops == 0
+                and not torch.compiler.is_compiling()):
             return _from_sorted_edge_index(edge_index, size)
         edge_index = edge_index.as_tensor()
     if isinstance(edge_index, SparseTensor):
@@ -182,12 +189,47 @@ def _check_own_size(
 def _from_sorted_edge_index(edge_index: EdgeIndex,
                             size: Tuple[int, int]) -> Graph:
     num_src, num_dst = size
+    _check_sorted(edge_index, size)
     edge_index.sparse_resize_(num_src, num_dst)
     by_dst, perm = edge_index.get_csc()
     by_src, perm_t = edge_index.get_csr()
     return Graph(_compressed(by_dst, perm, num_dst, num_src),
                  _compressed(by_src, perm_t, num_src, num_dst), num_src,
                  num_dst)
+
+
+def _check_sorted(edge_index: EdgeIndex, size: Tuple[int, int]) -> None:
+    """PyG believes what an :class:`EdgeIndex` says of itself, and writes
+    where its indices point."""
+    index = edge_index.as_tensor()
+    for dim, bound in enumerate(size):
+        _check_bounds(f'edge_index[{dim}]', index[dim], bound)
+    ordered = index[0 if edge_index.is_sorted_by_row else 1]
+    if bool((ordered.diff() < 0).any()):
+        raise ValueError(f"'edge_index' is not sorted by "
+                         f"{edge_index.sort_order}, although it was built "
+                         f"with sort_order='{edge_index.sort_order}'; use "
+                         f"'EdgeIndex(...).sort_by(...)'")
+
+
+def check_torch_sparse(adj_t: Tensor) -> None:
+    """Checks the indices of a :class:`torch.sparse` matrix, which PyTorch and
+    PyG follow without a look."""
+    try:
+        if adj_t.layout == torch.sparse_coo:
+            torch._validate_sparse_coo_tensor_args(
+                adj_t._indices(), adj_t._values(), adj_t.shape)
+        elif adj_t.layout == torch.sparse_csr:
+            torch._validate_sparse_csr_tensor_args(
+                adj_t.crow_indices(), adj_t.col_indices(), adj_t.values(),
+                adj_t.shape)
+        elif adj_t.layout == torch.sparse_csc:
+            torch._validate_sparse_csc_tensor_args(
+                adj_t.ccol_indices(), adj_t.row_indices(), adj_t.values(),
+                adj_t.shape)
+    except RuntimeError as error:
+        raise ValueError(f"'edge_index' is not a valid {adj_t.layout} matrix: "
+                         f"{error}") from error
 
 
 def _from_sparse_tensor(adj_t: SparseTensor, size: Tuple[int, int]) -> Graph:
@@ -201,6 +243,9 @@ def _from_sparse_tensor(adj_t: SparseTensor, size: Tuple[int, int]) -> Graph:
 def _from_torch_sparse(adj_t: Tensor, size: Tuple[int, int]) -> Graph:
     num_src, num_dst = size
     _check_own_size((adj_t.size(1), adj_t.size(0)), size)
+    if _num_sparse_dims(adj_t) != 2:
+        raise ValueError(f"'edge_index' must be one matrix of targets and "
+                         f"sources (got {describe(adj_t)})")
     if adj_t.layout == torch.sparse_csr:
         by_dst = _compressed((adj_t.crow_indices(), adj_t.col_indices()),
                              None, num_dst, num_src)
@@ -211,6 +256,12 @@ def _from_torch_sparse(adj_t: Tensor, size: Tuple[int, int]) -> Graph:
         return Graph(transpose(by_src, num_dst), by_src, num_src, num_dst)
     dst, src = adj_t._indices().unbind(0)
     return Graph(csr(dst, src, num_dst, num_src), None, num_src, num_dst)
+
+
+def _num_sparse_dims(adj_t: Tensor) -> int:
+    if adj_t.layout == torch.sparse_coo:
+        return adj_t.sparse_dim()
+    return adj_t.dim() - adj_t.dense_dim()
 
 
 def _compressed(
@@ -226,7 +277,8 @@ def _compressed(
         raise ValueError(f"'edge_index' has {rowptr.numel() - 1} compressed "
                          f"rows, but its size asks for {num_rows}")
     rowptr, col = _compress(rowptr, col, num_cols)
-    return CSR(rowptr, col, None if perm is None else perm.to(col.dtype))
+    return CSR(rowptr, col, perm if perm is None else perm.to(
+        col.dtype, copy=True))  # the cached one may be an inference tensor
 
 
 # The operators ##############################################################
@@ -263,8 +315,22 @@ def group(index: Tensor, num_groups: int) -> Tuple[Tensor, Tensor]:
     Returns:
         :obj:`ptr` and :obj:`perm`: group :obj:`g` holds the positions
         :obj:`perm[ptr[g]:ptr[g + 1]]`.
+
+    Raises:
+        ValueError: If an index is negative or not below :obj:`num_groups`, or
+            these are too many for any memory.
     """
+    if not torch.compiler.is_compiling() and num_groups > _MAX_GROUPS:
+        raise ValueError(f"There cannot be {num_groups} groups; number them "
+                         f"from 0 on ('torch.unique(..., return_inverse="
+                         f"True)')")
     return _group(index, num_groups)
+
+
+def compact(index: Tensor) -> Tensor:
+    r"""Renumbers the groups of an :obj:`index` from 0 on, in the same order,
+    without empty ones."""
+    return _compact(index)
 
 
 def transpose(matrix: CSR, num_cols: int) -> CSR:
@@ -318,6 +384,13 @@ def _group_reference(index: Tensor,
     _check_bounds('index', index, num_groups)
     ptr, perm = _sort(index, num_groups)
     return ptr, perm.to(index_dtype(index.numel()))
+
+
+def _compact_reference(index: Tensor) -> Tensor:
+    if index.numel() > 0 and int(index.min()) < 0:
+        raise ValueError(f"The index of a group must not be negative (got "
+                         f"{int(index.min())})")
+    return torch.unique(index, return_inverse=True)[1]
 
 
 def _sort(index: Tensor, num_groups: int) -> Tuple[Tensor, Tensor]:
@@ -394,6 +467,8 @@ _group = define(
     _group_reference,
     _group_fake,
 )
+_compact = define('compact(Tensor index) -> Tensor', _compact_reference,
+                  torch.empty_like)
 _transpose = define(
     'transpose(Tensor rowptr, Tensor col, Tensor? perm, SymInt num_cols) -> '
     '(Tensor colptr, Tensor row, Tensor perm_t)',

@@ -28,7 +28,10 @@ def info() -> Dict[str, str]:
         kernels = 'plain PyTorch (PYG_RANKSPMM_KERNELS=0)'
     else:
         kernels = 'plain PyTorch (installed without a compiler)'
-    levels = ', '.join(_native.simd_levels())
+    level = 'none'
+    if _native.is_available():
+        levels = ', '.join(_native.simd_levels())
+        level = f'{_native.simd_level()} (of {levels})'
     threads = torch.get_num_threads() if _native.has_openmp() else 1
     return {
         'pyg_rankspmm': pyg_rankspmm.__version__,
@@ -36,7 +39,7 @@ def info() -> Dict[str, str]:
         'torch': torch.__version__,
         'torch_geometric': _version('torch_geometric'),
         'kernels': kernels,
-        'SIMD level': f'{_native.simd_level()} (of {levels})',
+        'SIMD level': level,
         'threads': str(threads),
         **{package: _version(package) for package in _OPTIONAL},
     }

@@ -1,6 +1,7 @@
 """Shared type aliases and the argument checks with their error texts."""
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, Optional, Tuple, Union
 
 import torch
@@ -72,41 +73,44 @@ def check_length(name: str, value: Tensor, length: int, like: str) -> None:
 
 def check_device(name: str, value: Any, device: torch.device,
                  like: str) -> None:
-    own = getattr(value, 'device', device)
+    own = getattr(value, 'device', None)
     own = own() if callable(own) else own  # of a SparseTensor
-    if own != device:
+    if isinstance(own, torch.device) and own != device:
         raise ValueError(f"'{name}' is on device '{own}', but '{like}' is on "
                          f"'{device}'; move one of them with '.to(...)'")
 
 
 def check_probability(name: str, value: Any) -> float:
     """A persistence p in (0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"'{name}' must be a number in (0, 1] (got "
                         f"{describe(value)})")
+    value = float(value)
     if not 0.0 < value <= 1.0:
         raise ValueError(f"'{name}' must lie in (0, 1] (got {value})")
-    return float(value)
+    return value
 
 
 def check_positive(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"'{name}' must be a positive number (got "
                         f"{describe(value)})")
+    value = float(value)
     if not 0.0 < value < float('inf'):
         raise ValueError(f"'{name}' must be positive and finite (got "
                          f"{value})")
-    return float(value)
+    return value
 
 
 def check_rate(name: str, value: Any) -> float:
     """A dropout rate in [0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"'{name}' must be a number in [0, 1] (got "
                         f"{describe(value)})")
+    value = float(value)
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"'{name}' must lie in [0, 1] (got {value})")
-    return float(value)
+    return value
 
 
 def check_bool(name: str, value: Any) -> bool:

@@ -28,6 +28,17 @@ def test_forward_mode_is_refused(name):
 
 
 @pytest.mark.parametrize('name', FUNCTIONS)
+@pytest.mark.parametrize('transform', ['grad', 'vmap'])
+def test_function_transforms_are_refused(name, transform):
+    x = torch.randn(2, 3, 3)
+    with pytest.raises(NotImplementedError, match='torch.func'):
+        if transform == 'grad':
+            torch.func.grad(lambda x: FUNCTIONS[name](x).sum())(x[0])
+        else:
+            torch.func.vmap(FUNCTIONS[name], randomness='same')(x)
+
+
+@pytest.mark.parametrize('name', FUNCTIONS)
 def test_no_gradient_is_asked_for(name):
     x = torch.randn(3, 3)
     torch.manual_seed(0)

@@ -481,7 +481,11 @@ void temperatures(const Groups& g, const T* score, double temperature,
   const double floor = 1e-3 * spread + 1e-6 / scale;
   for (int64_t i = 0; i < g.count; ++i) {
     const double unit = relative ? std::max(std[i], floor) * scale : 1;
-    out[i] = static_cast<T>(std::isfinite(std[i]) ? temperature * unit : kNaN);
+    const double tau =
+        std::min(std::max(temperature * unit,
+                          double{std::numeric_limits<T>::min()}),
+                 double{std::numeric_limits<T>::max()});
+    out[i] = static_cast<T>(std::isfinite(std[i]) ? tau : kNaN);
   }
 }
 

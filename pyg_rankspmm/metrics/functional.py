@@ -57,6 +57,10 @@ def rank_biased_overlap(
     `"The Treatment of Ties in Rank-Biased Overlap"
     <https://arxiv.org/abs/2406.07121>`_).
 
+    The overlap of random orders is not 0: it is the larger, the shorter the
+    lists are (0.95 for two entries and :math:`p = 0.9`). Compare with that of
+    random scores.
+
     Computed in closed form in :math:`\mathcal{O}(n \log n)`, in float64.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
-from pyg_rankspmm.graph import group
+from pyg_rankspmm.graph import compact, group
 from pyg_rankspmm.ops.reference import accumulator
 from pyg_rankspmm.ops.soft_rank import (
     check_groups,
@@ -15,6 +15,7 @@ from pyg_rankspmm.ops.soft_rank import (
     overlap,
     rank_groups,
     temperatures,
+    without_gaps,
 )
 from pyg_rankspmm.typing import (
     check_bool,
@@ -57,7 +58,7 @@ class RankingLoss(torch.nn.Module):
     The loss only knows the order.
     With a relative temperature it leaves the scale of the predictions open:
     add a little of another loss as an anchor, such as 0.2 times the mean
-    squared error over the variance of the targets.
+    squared error over the variance of the targets within a source node.
 
     Args:
         p (float, optional): The persistence :math:`0 < p \leq 1`: the smaller,
@@ -74,8 +75,9 @@ class RankingLoss(torch.nn.Module):
             has edges (:obj:`"degree"`), or all the same (:obj:`"uniform"`).
             (default: :obj:`"degree"`)
         reduction (str, optional): The weighted mean over all source nodes
-            (:obj:`"mean"`), the weighted sum (:obj:`"sum"`), or the weighted
-            loss of each source node (:obj:`"none"`).
+            (:obj:`"mean"`), the weighted sum (:obj:`"sum"`), or the loss of
+            each source node times its weight, that is its number of edges
+            (:obj:`"none"`).
             (default: :obj:`"mean"`)
         group_by (str, optional): Whether the edges are grouped by source node
             (:obj:`"src"`, :obj:`edge_label_index[0]`) or by target node
@@ -180,17 +182,17 @@ class RankingLoss(torch.nn.Module):
     def _groups(self, index: Tensor,
                 dim_size: Optional[int]) -> Tuple[Tensor, int]:
         if not torch.compiler.is_compiling():
-            return index, count_groups('edge_label_index', index, dim_size)
+            count = count_groups('edge_label_index', index, dim_size)
+            if self.reduction == 'none' or dim_size is not None:
+                return index, count
+            return without_gaps(index, count)
         if dim_size is not None:
             return index, dim_size
         # A compiler must know the number of groups before the data.
         if self.reduction == 'none':
             raise ValueError("'dim_size' must be given to compile "
                              "reduction='none'")
-        ordered, order = index.sort(stable=True)
-        begin = torch.cat([ordered[:1] < ordered[:1], ordered.diff() != 0])
-        return torch.zeros_like(index).index_copy(
-            0, order, begin.cumsum(0)), index.numel()
+        return compact(index), index.numel()
 
     def extra_repr(self) -> str:
         return (f'p={self.p}, temperature={self.temperature}, '

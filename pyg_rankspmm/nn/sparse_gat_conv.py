@@ -5,7 +5,9 @@ from typing import Any, FrozenSet, Optional, Tuple, Union, cast
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import _has_any_global_hook
 from torch_geometric.nn import GATConv, Linear, MessagePassing
+from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.typing import SparseTensor, torch_sparse
 from torch_geometric.utils import (
     add_self_loops,
@@ -26,14 +28,17 @@ from pyg_rankspmm.typing import (
     check_device,
     check_float,
     check_length,
+    check_tensor,
     describe,
 )
 
 # Whoever replaces one of these wants to see the messages.
-_MESSAGE_METHODS = frozenset({
-    'message', 'aggregate', 'update', 'edge_update', 'edge_updater',
-    'explain_message', 'propagate', 'message_and_aggregate'
-})
+_MESSAGE_METHODS = {
+    name: getattr(GATConv, name)
+    for name in ('message', 'aggregate', 'update', 'edge_update',
+                 'explain_message', 'message_and_aggregate')
+}
+_GENERATED_METHODS = ('propagate', 'edge_updater')  # by PyG, for each class
 _MESSAGE_HOOKS = tuple(f'_{name}_forward_{kind}'
                        for name in ('propagate', 'message', 'aggregate',
                                     'message_and_aggregate', 'edge_update')
@@ -126,9 +131,10 @@ class SparseGATConv(GATConv):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._overridden |= cls.__dict__.keys() & _MESSAGE_METHODS
-        for name in ('propagate', 'edge_updater'):
-            if name not in cls._overridden:
+        for name in _GENERATED_METHODS:
+            if name in cls.__dict__:
+                cls._overridden |= {name}
+            elif name not in cls._overridden:
                 setattr(cls, name, getattr(MessagePassing, name))
 
     def forward(
@@ -169,14 +175,16 @@ class SparseGATConv(GATConv):
 
         num_loops = 0
         if self.add_self_loops:
-            num_loops = min(num_nodes)
-            if is_sparse(edge_index) or return_attention_weights:
-                edge_index, edge_attr = self._append_self_loops(
-                    edge_index, edge_attr, num_loops)
-                num_loops = 0
+            if is_sparse(edge_index):
+                edge_index = self._sparse_with_self_loops(
+                    edge_index, edge_attr, min(num_nodes))
+            else:
+                num_loops = min(num_nodes)
 
         a_edge = self._edge_logits(edge_index, edge_attr, num_loops)
         h, a_src, a_dst = self._project(x_src, x_dst)
+        if torch.is_autocast_enabled(h.device.type):
+            h = h.float()  # as PyG, whose softmax returns float32
         graph = self._graph(edge_index, num_nodes, num_loops)
         dropout = self.dropout if self.training else 0.0
         bias = None
@@ -196,16 +204,16 @@ class SparseGATConv(GATConv):
         out = self._combine(out, x_dst)
         if alpha is None:
             return out
-        return self._with_weights(out, edge_index, alpha)
+        return self._with_weights(out, edge_index, alpha, num_loops)
 
     def _must_see_messages(self) -> bool:
-        own = self.__dict__
+        cls, own = type(self), self.__dict__
         return (bool(self._overridden) or bool(self.explain)
-                or self.aggr not in ('add', 'sum')
+                or type(self.aggr_module) is not SumAggregation
                 or any(own[hooks] for hooks in _MESSAGE_HOOKS)
-                # PyG itself sets 'propagate' on instances.
-                or any(name in own for name in _MESSAGE_METHODS
-                       if name != 'propagate'))
+                or 'edge_updater' in own  # PyG itself sets 'propagate'
+                or any(name in own or getattr(cls, name) is not original
+                       for name, original in _MESSAGE_METHODS.items()))
 
     def _flows_back_bipartite(self, x: Any) -> bool:
         # PyG sizes the output by the senders there, and refuses most graphs;
@@ -225,11 +233,22 @@ class SparseGATConv(GATConv):
                                  f"in_channels] (got {describe(x)}); static "
                                  f"graphs are not supported")
             check_device(name, x, x_src.device, 'x')
+            lin = self.lin_src if name == 'x' else self.lin_dst
+            self._check_channels(name, x, lin if self.lin is None else
+                                 self.lin)
         check_device('edge_index', edge_index, x_src.device, 'x')
         if self.flow == 'target_to_source' and is_sparse(edge_index):
             raise ValueError(
                 "flow='target_to_source' does not take a sparse matrix; pass "
                 "its transpose to a layer of the other flow")
+
+    def _check_channels(self, name: str, x: Tensor,
+                        lin: torch.nn.Module) -> None:
+        # (Not of a lazy layer, or of whatever somebody put there instead.)
+        if type(lin) is Linear and lin.in_channels not in (-1, x.size(1)):
+            raise ValueError(f"'{name}' must have {lin.in_channels} channels, "
+                             f"as the layer was built with (got "
+                             f"{describe(x)})")
 
     def _num_nodes(self, x_src: Tensor, x_dst: Optional[Tensor],
                    edge_index: Adj, size: Size) -> Tuple[int, int]:
@@ -252,31 +271,28 @@ class SparseGATConv(GATConv):
 
     # Self-loops ##############################################################
 
-    def _append_self_loops(
-        self,
-        edge_index: Adj,
-        edge_attr: Optional[Tensor],
-        num_loops: int,
-    ) -> Tuple[Adj, Optional[Tensor]]:
-        """The graph as PyG would build it, where the order of its edges is
-        asked for, or where it is a sparse matrix."""
-        if is_sparse(edge_index) and edge_attr is not None:
+    def _sparse_with_self_loops(self, edge_index: Adj,
+                                edge_attr: Optional[Tensor],
+                                num_loops: int) -> Adj:
+        """A sparse matrix with self-loops, as PyG would build it."""
+        if edge_attr is not None:
             raise NotImplementedError(
                 "'edge_attr' together with 'add_self_loops' is not supported "
                 "for a sparse 'edge_index'; pass a [2, num_edges] tensor, or "
                 "set add_self_loops=False")
         if isinstance(edge_index, SparseTensor):
             if self.edge_dim is None:
-                return torch_sparse.set_diag(edge_index), None
+                return torch_sparse.set_diag(edge_index)
             raise NotImplementedError(
                 "'edge_dim' together with 'add_self_loops' is not supported "
                 "for a SparseTensor; pass a [2, num_edges] tensor, or set "
                 "add_self_loops=False")
+        G.check_torch_sparse(edge_index)
         if edge_index.layout == torch.sparse_csc:
             edge_index = edge_index.to_sparse_csr()
-        edge_index, edge_attr = remove_self_loops(edge_index, edge_attr)
-        return add_self_loops(edge_index, edge_attr, num_nodes=num_loops,
-                              fill_value=self.fill_value)
+        edge_index, _ = remove_self_loops(edge_index)
+        return add_self_loops(edge_index, num_nodes=num_loops,
+                              fill_value=self.fill_value)[0]
 
     def _loop_attr(self, edge_index: Tensor, edge_attr: Tensor,
                    num_loops: int) -> Tensor:
@@ -292,7 +308,7 @@ class SparseGATConv(GATConv):
             return edge_attr.new_full(shape, 1.0 if fill is None else fill)
         # The self-loops that are replaced do not count; they, and targets
         # without a loop, go behind the end.
-        src, dst = edge_index[0], edge_index[1]
+        src, dst = edge_index[0].long(), edge_index[1].long()
         index = torch.where((src == dst) | (dst >= num_loops), num_loops, dst)
         return scatter(edge_attr, index, 0, num_loops + 1, fill)[:num_loops]
 
@@ -321,6 +337,10 @@ class SparseGATConv(GATConv):
 
     def _edge_logits(self, edge_index: Adj, edge_attr: Optional[Tensor],
                      num_loops: int) -> Optional[Tensor]:
+        if edge_attr is not None:
+            check_tensor('edge_attr', edge_attr)
+            check_length('edge_attr', edge_attr, G.num_edges(edge_index),
+                         'edge_index')
         if self.lin_edge is None:
             return None
         if edge_attr is None:
@@ -328,8 +348,6 @@ class SparseGATConv(GATConv):
             if edge_attr is None or edge_attr.dim() == 1:
                 return None  # PyG takes plain values for weights
         check_float('edge_attr', edge_attr)
-        check_length('edge_attr', edge_attr, G.num_edges(edge_index),
-                     'edge_index')
         if num_loops > 0:
             loop_attr = self._loop_attr(edge_index, edge_attr, num_loops)
             edge_attr = torch.cat([edge_attr, loop_attr])
@@ -367,12 +385,17 @@ class SparseGATConv(GATConv):
             out = out + self.bias
         return out
 
-    def _with_weights(self, out: Tensor, edge_index: Adj,
-                      alpha: Tensor) -> Any:
+    def _with_weights(self, out: Tensor, edge_index: Adj, alpha: Tensor,
+                      num_loops: int) -> Any:
         if isinstance(edge_index, SparseTensor):
             return out, edge_index.set_value(alpha, layout='coo')
         if is_torch_sparse_tensor(edge_index):
             return out, (set_sparse_value(edge_index, alpha), alpha)
+        if num_loops > 0:  # the edges and their order as PyG returns them
+            keep = edge_index[0] != edge_index[1]
+            alpha = torch.cat([alpha[:-num_loops][keep], alpha[-num_loops:]])
+            edge_index, _ = remove_self_loops(edge_index)
+            edge_index, _ = add_self_loops(edge_index, num_nodes=num_loops)
         return out, (edge_index, alpha)
 
 
@@ -381,4 +404,5 @@ def _is_plain(lin: torch.nn.Module) -> bool:
     nobody notices if it is not called."""
     return (type(lin) in (Linear, torch.nn.Linear) and lin.bias is None
             and not lin._forward_hooks and not lin._forward_pre_hooks
-            and not lin._backward_hooks and not lin._backward_pre_hooks)
+            and not lin._backward_hooks and not lin._backward_pre_hooks
+            and not _has_any_global_hook())

@@ -479,4 +479,6 @@ def temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
     floor = 1e-3 * spread.sqrt() + 1e-6 / scale
     unit = torch.maximum(std, floor) * scale
     out = temperature * (unit if relative else torch.ones_like(unit))
+    limits = torch.finfo(score.dtype)
+    out = out.clamp(limits.tiny, limits.max)
     return out.masked_fill(broken, torch.nan).to(score.dtype)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pyg_rankspmm._library import define, double_backward
-from pyg_rankspmm.graph import group, index_dtype
+from pyg_rankspmm.graph import compact, group, index_dtype
 from pyg_rankspmm.ops import reference
 from pyg_rankspmm.typing import (
     check_count,
@@ -85,20 +85,29 @@ def soft_rank(
         if not bool((temperature.detach() > 0).all()):
             raise ValueError("'temperature' must be positive everywhere")
         num_groups = temperature.size(0)
-        temperature = temperature.to(dtype)
+        temperature = temperature.to(dtype).clamp(*_range(dtype))
     else:
         check_positive('temperature', temperature)
-        temperature = score.new_full((num_groups, ), temperature, dtype=dtype)
+        index, num_groups = without_gaps(index, num_groups)
+        low, high = _range(dtype)
+        temperature = score.new_full((num_groups, ),
+                                     min(max(temperature, low), high),
+                                     dtype=dtype)
     ptr, perm = group(index, num_groups)
     return rank_groups(score.to(dtype), temperature, ptr, perm)
+
+
+def _range(dtype: torch.dtype) -> Tuple[float, float]:
+    """The smallest and largest temperature that is one in this dtype."""
+    return torch.finfo(dtype).tiny, torch.finfo(dtype).max
 
 
 def check_groups(name: str, index: Any, score: Tensor, like: str) -> Tensor:
     """Checks the group of each entry of a vector of scores."""
     check_index(name, index)
     if index.dim() != 1:
-        raise ValueError(f"'{name}' must have shape [num_entries] (got "
-                         f"{describe(index)})")
+        raise ValueError(f"'{name}' must have shape [num_edges], such as "
+                         f"'edge_label_index[0]' (got {describe(index)})")
     check_length(name, index, score.size(0), like)
     check_device(name, index, score.device, like)
     return index.long()
@@ -114,7 +123,17 @@ def check_target(target: Any, pred: Tensor) -> Tensor:
         raise TypeError(f"'target' must be real (got {describe(target)})")
     check_length('target', target, pred.size(0), 'pred')
     check_device('target', target, pred.device, 'pred')
+    if target.is_floating_point() and target.dtype.itemsize == 1:
+        return target.float()  # PyTorch does not sort float8
     return target
+
+
+def without_gaps(index: Tensor, num_groups: int) -> Tuple[Tensor, int]:
+    """The same groups, renumbered where empty ones would take more memory
+    than the entries."""
+    if num_groups <= 4 * index.numel() + 1000:
+        return index, num_groups
+    return compact(index), index.numel()
 
 
 def count_groups(name: str, index: Tensor,

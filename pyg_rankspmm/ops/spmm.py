@@ -38,6 +38,10 @@ def spmm(
     Time and memory follow the number of edges: the gradient of :math:`w` is
     only computed where there is an edge.
 
+    The rows of the result are the targets :obj:`edge_index[1]`, as in message
+    passing. In pyGAT's order, :obj:`indices[0]` being the row, call
+    :class:`SpecialSpmm`.
+
     Args:
         edge_index (torch.Tensor or EdgeIndex or SparseTensor): The graph, in
             any of the forms of PyG: shape :obj:`[2, num_edges]` (source,
@@ -222,12 +226,13 @@ _MATRIX = ('Tensor rowptr, Tensor col, Tensor? perm, '
            'Tensor? colptr, Tensor? row, Tensor? perm_t')
 
 
-def _graph(ctx: Any, num_src: int) -> Tuple[Graph, Any]:
-    """The graph and the two other tensors that a forward pass has saved."""
-    rowptr, col, perm, colptr, row, perm_t, *rest = ctx.saved_tensors
+def _saved(ctx: Any) -> Tuple[Graph, Any, Tensor]:
+    """What a forward pass has saved: the graph, and its two operands."""
+    rowptr, col, perm, colptr, row, perm_t, other, x = ctx.saved_tensors
     by_src = None if colptr is None else CSR(colptr, row, perm_t)
-    return Graph(CSR(rowptr, col, perm), by_src, num_src,
-                 rowptr.numel() - 1), rest
+    graph = Graph(CSR(rowptr, col, perm), by_src, x.size(0),
+                  rowptr.numel() - 1)
+    return graph, other, x
 
 
 def _save(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
@@ -249,7 +254,7 @@ def _spmm_fake(rowptr: Tensor, col: Tensor, perm: Optional[Tensor],
 
 
 def _spmm_backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
-    graph, (value, x) = _graph(ctx, ctx.saved_tensors[-1].size(0))
+    graph, value, x = _saved(ctx)
     grad_value = grad_x = None
     if ctx.needs_input_grad[6]:
         grad_value = _sddmm(*graph.operands(), grad, x)
@@ -272,7 +277,7 @@ def _sddmm_fake(rowptr: Tensor, col: Tensor, perm: Optional[Tensor],
 
 
 def _sddmm_backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
-    graph, (g, x) = _graph(ctx, ctx.saved_tensors[-1].size(0))
+    graph, g, x = _saved(ctx)
     grad_g = grad_x = None
     if ctx.needs_input_grad[6]:
         grad_g = matmul(graph, grad, x)

@@ -3,6 +3,7 @@ import copy
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
@@ -296,6 +297,53 @@ def test_compile(reduction, dim_size):
     torch.testing.assert_close(
         torch.autograd.grad(actual.sum(), pred),
         torch.autograd.grad(wanted.sum(), pred))
+
+
+def test_compile_refuses_negative_groups():
+    torch._dynamo.reset()
+    compiled = torch.compile(RankingLoss(), fullgraph=True)
+    with pytest.raises(ValueError, match='negative'):
+        compiled(torch.randn(3), torch.randn(3), torch.tensor([0, -1, -1]))
+
+
+@pytest.mark.parametrize('far', [10**6, 2**40, 2**63 - 1])
+def test_ids_with_wide_gaps(far):
+    pred, target, edge_label_index = make()
+    index = edge_label_index[0]
+    for reduction in ('mean', 'sum'):
+        criterion = RankingLoss(reduction=reduction)
+        torch.testing.assert_close(
+            criterion(pred, target, torch.where(index == 2, far, index)),
+            criterion(pred, target, index))
+    if far > 10**6:
+        with pytest.raises(ValueError, match='groups'):
+            RankingLoss(reduction='none')(pred, target, index + (far - 10))
+
+
+@pytest.mark.parametrize('dtype', [torch.uint64, torch.float8_e5m2])
+def test_rare_targets(dtype):
+    pred = torch.tensor([0.1, 0.2, 0.3, 0.3])
+    target = torch.tensor([7, 3, 2, 1])
+    index = torch.zeros(4).long()
+    wanted = RankingLoss()(pred, target, index)
+    if dtype == torch.uint64:
+        target = torch.tensor([2**63 + 5, 3, 2, 1], dtype=dtype)
+    target = target.to(dtype)
+    torch.testing.assert_close(RankingLoss()(pred, target, index), wanted)
+
+
+@pytest.mark.parametrize('temperature', [1e-300, 1e-46, 1e39, 1e300])
+@pytest.mark.parametrize('relative', [True, False])
+def test_temperatures_beyond_float32(temperature, relative):
+    pred = torch.tensor([0.1, 0.2, 0.3, 0.3], requires_grad=True)
+    loss = RankingLoss(temperature=temperature, relative=relative)(
+        pred, torch.tensor([5.0, 3.0, 2.0, 1.0]), torch.zeros(4).long())
+    loss.backward()
+    assert loss.isfinite() and pred.grad.isfinite().all()
+
+
+def test_numpy_numbers():
+    assert RankingLoss(np.float32(0.5), np.float64(0.25)).p == 0.5
 
 
 def test_compile_with_a_layer():

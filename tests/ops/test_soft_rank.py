@@ -158,6 +158,19 @@ def test_extreme_numbers(scale, temperature):
     assert rank.isfinite().all() and score.grad.isfinite().all()
 
 
+@pytest.mark.parametrize('temperature', [1e-46, 1e39])
+@pytest.mark.parametrize('as_tensor', [True, False])
+def test_temperatures_beyond_float32(temperature, as_tensor):
+    score = torch.tensor([0.1, 0.2, 0.3, 0.3], requires_grad=True)
+    if as_tensor:
+        temperature = torch.tensor(temperature, dtype=torch.float64)
+    rank = soft_rank(score, torch.zeros(4).long(), temperature)
+    wanted = [4, 3, 1.5, 1.5] if temperature < 1 else [2.5] * 4
+    torch.testing.assert_close(rank, torch.tensor(wanted))
+    rank[0].backward()
+    assert score.grad.isfinite().all()
+
+
 @pytest.mark.parametrize('bad', [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_stays_in_its_group(bad):
     score, index, _ = make()

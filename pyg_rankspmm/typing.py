@@ -80,37 +80,34 @@ def check_device(name: str, value: Any, device: torch.device,
                          f"'{device}'; move one of them with '.to(...)'")
 
 
+def _check_number(name: str, value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"'{name}' must be {what} (got {describe(value)})")
+    return float(value)
+
+
 def check_probability(name: str, value: Any) -> float:
     """A persistence p in (0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"'{name}' must be a number in (0, 1] (got "
-                        f"{describe(value)})")
-    value = float(value)
-    if not 0.0 < value <= 1.0:
-        raise ValueError(f"'{name}' must lie in (0, 1] (got {value})")
-    return value
+    number = _check_number(name, value, 'a number in (0, 1]')
+    if not 0.0 < number <= 1.0:
+        raise ValueError(f"'{name}' must lie in (0, 1] (got {number})")
+    return number
 
 
 def check_positive(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"'{name}' must be a positive number (got "
-                        f"{describe(value)})")
-    value = float(value)
-    if not 0.0 < value < float('inf'):
+    number = _check_number(name, value, 'a positive number')
+    if not 0.0 < number < float('inf'):
         raise ValueError(f"'{name}' must be positive and finite (got "
-                         f"{value})")
-    return value
+                         f"{number})")
+    return number
 
 
 def check_rate(name: str, value: Any) -> float:
     """A dropout rate in [0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"'{name}' must be a number in [0, 1] (got "
-                        f"{describe(value)})")
-    value = float(value)
-    if not 0.0 <= value <= 1.0:
-        raise ValueError(f"'{name}' must lie in [0, 1] (got {value})")
-    return value
+    number = _check_number(name, value, 'a number in [0, 1]')
+    if not 0.0 <= number <= 1.0:
+        raise ValueError(f"'{name}' must lie in [0, 1] (got {number})")
+    return number
 
 
 def check_bool(name: str, value: Any) -> bool:

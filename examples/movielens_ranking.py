@@ -262,10 +262,13 @@ def _dcg(score: Tensor, gain: Tensor, index: Tensor, k: int) -> Tensor:
 
 @torch.no_grad()
 def evaluate(model: torch.nn.Module, data: HeteroData) -> dict[str, float]:
+    """The metrics of the predictions of a model."""
+    return measure(model.eval()(data), data)
+
+
+def measure(pred: Tensor, data: HeteroData) -> dict[str, float]:
     """The metrics of the asked edges of all users who have two or more, each
     user weighted by their number."""
-    model.eval()
-    pred = model(data)
     target, index = data[RATES].edge_label, data[RATES].edge_label_index[0]
     keep = torch.bincount(index)[index] >= 2
     args = pred[keep], target[keep], index[keep]
@@ -387,18 +390,19 @@ def plot(history: Sequence[dict[str, float]], best_epoch: int, title: str,
     plt.close(fig)
 
 
-def print_table(loss: str, metrics: dict[str, float]) -> None:
+def print_table(rows: dict[str, dict[str, float]]) -> None:
     names = ('RBO p=0.9', 'NDCG@10', 'Kendall tau-b')
     print('| training loss | ' + ' | '.join(names) + ' |')
     print('| --- |' + ' --- |' * len(names))
-    print(f'| {loss} | '
-          + ' | '.join(f'{metrics[key]:.4f}' for key in METRICS) + ' |')
+    for name, metrics in rows.items():
+        print(f'| {name} | '
+              + ' | '.join(f'{metrics[key]:.4f}' for key in METRICS) + ' |')
 
 
 # Command line ################################################################
 
 # What a checkpoint brings along, unless the command line says otherwise.
-SETTINGS = ('loss', 'conv', 'seed', 'source')
+SETTINGS = ('loss', 'conv', 'seed', 'source', 'split', 'lr')
 
 
 def parse_args(
@@ -419,12 +423,15 @@ def parse_args(
     add('--patience', type=int, default=50,
         help='steps without a better validation RBO before it ends')
     add('--seed', type=int, default=0,
-        help='of weights, dropout and hidden ratings; the split is fixed')
+        help='of weights, dropout and hidden ratings')
+    add('--split', type=int, default=0, help='seed of the split')
+    add('--lr', type=float, default=0.02, help='learning rate')
     add('--device', default='cpu', help="such as 'cpu' or 'cuda'")
     add('--out', type=Path, default=Path('outputs/movielens'), metavar='DIR',
         help='for checkpoint.pt and curves.png')
     add('--resume', type=Path, metavar='CHECKPOINT',
-        help='go on from here, with its --loss, --conv, --seed and --source')
+        help='go on from here, with its settings, --epochs and --patience '
+        'apart')
     args = parser.parse_args(argv)
     if args.resume is None:
         return args, None
@@ -442,10 +449,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     seed_everything(args.seed)
     ratings = movielens.load_ratings(args.source, args.root)
     train_data, val_data, test_data = (
-        data.to(args.device) for data in movielens.split_ratings(ratings))
+        data.to(args.device)
+        for data in movielens.split_ratings(ratings, seed=args.split))
     model = RankingModel(CONVS[args.conv], train_data).to(args.device)
     trainer = Trainer(model, make_loss(args.loss, train_data), train_data,
-                      val_data)
+                      val_data, lr=args.lr)
     if state is not None:
         trainer.load(state)
 
@@ -459,7 +467,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     print(f"Best of {trainer.epoch} epochs by validation RBO: "
           f"{trainer.best['epoch']}. "
           f"{time.perf_counter() - start:.0f} seconds. Test ratings:\n")
-    print_table(args.loss, metrics)
+    movie = test_data[RATES].edge_label_index[1]
+    movie_mean = rating_features(test_data).movie[:, 0][movie]
+    print_table({
+        '(random order)': measure(torch.rand_like(movie_mean), test_data),
+        '(mean rating of the movie)': measure(movie_mean, test_data),
+        args.loss: metrics,
+    })
     return metrics
 
 

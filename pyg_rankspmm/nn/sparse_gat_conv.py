@@ -369,8 +369,11 @@ class SparseGATConv(GATConv):
             folded = [torch.einsum('hcf,hc->hf', weight, att[0])
                       for att in atts]
             return (x @ torch.cat(folded).t()).split(H, dim=-1)
-        h = (lin(x) if h is None else h).view(-1, H, C)
-        return tuple((h * att).sum(dim=-1) for att in atts)
+        # A product with a block-diagonal matrix: no N x H x C in between.
+        h = (lin(x) if h is None else h)
+        eye = torch.eye(H, dtype=h.dtype, device=h.device).unsqueeze(1)
+        blocks = [(att[0].unsqueeze(-1) * eye).view(H * C, H) for att in atts]
+        return (h @ torch.cat(blocks, dim=1)).split(H, dim=-1)
 
     # Output ##################################################################
 

@@ -340,12 +340,39 @@ def _group(index: Tensor, num_groups: int) -> Tuple[Tensor, Tensor]:
     _check('index', index, (index.numel(), ), torch.int64)
     index_, = _contiguous(index)
     ptr = index.new_empty(num_groups + 1)
-    perm = index.new_empty(index.numel(), dtype=torch.int32)
+    place = index.new_empty(index.numel(), dtype=torch.int32)
     bounds = _C.group(_ptr(index_), index.numel(), num_groups, _ptr(ptr),
-                      _ptr(perm), torch.get_num_threads())
+                      _ptr(place), torch.get_num_threads())
     if bounds is not None:
         _refuse('index', num_groups, bounds)
-    return ptr, perm
+    return ptr, place
+
+
+def _moves(x: Tensor, place: Tensor) -> bool:
+    return x.dtype.itemsize in (4, 8) and place.dtype == torch.int32
+
+
+def _move(kernel: str, x: Tensor, place: Tensor, out: Tensor) -> Tensor:
+    _check('place', place, (x.numel(), ), torch.int32)
+    _check('x', x, (x.numel(), ), x.dtype)
+    x_, place_ = _contiguous(x, place)
+    getattr(_C, kernel)(_ptr(x_), _ptr(place_), x.numel(), x.dtype.itemsize,
+                        _ptr(out), torch.get_num_threads())
+    return out
+
+
+def _arrange(x: Tensor, place: Tensor) -> Tensor:
+    if not _moves(x, place):
+        return G._arrange_reference(x, place)
+    return _move('arrange', x, place, torch.zeros_like(
+        x, memory_format=torch.contiguous_format))
+
+
+def _restore(x: Tensor, place: Tensor) -> Tensor:
+    if not _moves(x, place):
+        return G._restore_reference(x, place)
+    return _move('restore', x, place, torch.empty_like(
+        x, memory_format=torch.contiguous_format))
 
 
 def _transpose(rowptr: Tensor, col: Tensor, perm: Optional[Tensor],
@@ -385,28 +412,25 @@ _TARGET_SUFFIX = {**_SUFFIX, torch.int64: '_i64'}
 
 
 class _Groups:
-    """Positions in groups as the kernels want them."""
-    def __init__(self, ptr: Tensor, perm: Optional[Tensor], size: int,
-                 name: str = 'perm') -> None:
+    """Entries side by side in groups, as the kernels want them."""
+    def __init__(self, ptr: Tensor, size: int) -> None:
         _check('ptr', ptr, (ptr.numel(), ), torch.int64)
-        _check(name, perm, (size, ), torch.int32)
         if ptr.numel() == 0:
             raise ValueError("'ptr' must not be empty")
-        self.tensors = _contiguous(ptr, perm)
+        self.ptr = ptr.contiguous()
         self.num_groups = ptr.numel() - 1
-        self.args = (*map(_ptr, self.tensors), self.num_groups, size)
+        self.args = (_ptr(self.ptr), self.num_groups, size)
 
 
-def _takes_scores(score: Tensor, ptr: Tensor, perm: Optional[Tensor]) -> bool:
-    return (score.dtype in _SUFFIX and _fits(score.numel())
-            and (perm is None or perm.dtype == torch.int32))
+def _takes_scores(score: Tensor) -> bool:
+    return score.dtype in _SUFFIX and _fits(score.numel())
 
 
-def _soft_rank(score: Tensor, temperature: Tensor, ptr: Tensor,
-               perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-    if not _takes_scores(score, ptr, perm):
-        return _soft_rank_reference(score, temperature, ptr, perm)
-    groups = _Groups(ptr, perm, score.numel())
+def _soft_rank(score: Tensor, temperature: Tensor,
+               ptr: Tensor) -> Tuple[Tensor, Tensor]:
+    if not _takes_scores(score):
+        return _soft_rank_reference(score, temperature, ptr)
+    groups = _Groups(ptr, score.numel())
     _check('score', score, (score.numel(), ), score.dtype)
     _check('temperature', temperature, (groups.num_groups, ), score.dtype)
     score_, temperature_ = _contiguous(score, temperature)
@@ -420,15 +444,16 @@ def _soft_rank(score: Tensor, temperature: Tensor, ptr: Tensor,
 
 def _soft_rank_backward(grad: Tensor, score: Tensor, temperature: Tensor,
                         ptr: Tensor, order: Tensor) -> Tensor:
-    if not _takes_scores(score, ptr, order):
+    if not _takes_scores(score) or order.dtype != torch.int32:
         return _soft_rank_grad_reference(grad, score, temperature, ptr,
                                            order)
-    groups = _Groups(ptr, order, score.numel(), 'order')
+    groups = _Groups(ptr, score.numel())
+    _check('order', order, (score.numel(), ), torch.int32)
     _check('score', score, (score.numel(), ), score.dtype)
     _check('grad', grad, (score.numel(), ), score.dtype)
     _check('temperature', temperature, (groups.num_groups, ), score.dtype)
-    inputs = _contiguous(grad, score, temperature)
-    out = torch.empty_like(inputs[1])
+    inputs = _contiguous(order, grad, score, temperature)
+    out = torch.empty_like(inputs[2])
     _kernel('soft_rank_grad', score.dtype)(groups.args, *map(_ptr, inputs),
                                            _ptr(out), torch.get_num_threads())
     return out
@@ -445,11 +470,11 @@ def _comparable(target: Tensor) -> Tensor:
     return target.long().contiguous()
 
 
-def _rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
+def _rbo(rank: Tensor, target: Tensor, ptr: Tensor,
          p: float) -> Tuple[Tensor, Tensor]:
-    if not _takes_scores(rank, ptr, perm):
-        return reference.rbo(rank, target, ptr, perm, p)
-    groups = _Groups(ptr, perm, rank.numel())
+    if not _takes_scores(rank):
+        return reference.rbo(rank, target, ptr, p)
+    groups = _Groups(ptr, rank.numel())
     _check('rank', rank, (rank.numel(), ), rank.dtype)
     _check('target', target, (rank.numel(), ), target.dtype)
     rank_, target_ = rank.contiguous(), _comparable(target)
@@ -460,11 +485,10 @@ def _rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
     return out, slope
 
 
-def _rbo_backward(grad: Tensor, slope: Tensor, ptr: Tensor,
-                  perm: Optional[Tensor]) -> Tensor:
-    if not _takes_scores(slope, ptr, perm):
-        return reference.rbo_backward(grad, slope, ptr, perm)
-    groups = _Groups(ptr, perm, slope.numel())
+def _rbo_backward(grad: Tensor, slope: Tensor, ptr: Tensor) -> Tensor:
+    if not _takes_scores(slope):
+        return reference.rbo_backward(grad, slope, ptr)
+    groups = _Groups(ptr, slope.numel())
     _check('grad', grad, (groups.num_groups, ), slope.dtype)
     _check('slope', slope, (slope.numel(), ), slope.dtype)
     grad_, slope_ = _contiguous(grad, slope)
@@ -474,12 +498,11 @@ def _rbo_backward(grad: Tensor, slope: Tensor, ptr: Tensor,
     return out
 
 
-def _temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
-                  temperature: float, relative: bool) -> Tensor:
-    if not _takes_scores(score, ptr, perm):
-        return reference.temperatures(score, ptr, perm, temperature,
-                                         relative)
-    groups = _Groups(ptr, perm, score.numel())
+def _temperatures(score: Tensor, ptr: Tensor, temperature: float,
+                  relative: bool) -> Tensor:
+    if not _takes_scores(score):
+        return reference.temperatures(score, ptr, temperature, relative)
+    groups = _Groups(ptr, score.numel())
     _check('score', score, (score.numel(), ), score.dtype)
     score_, = _contiguous(score)
     out = score.new_empty(groups.num_groups)
@@ -489,12 +512,10 @@ def _temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
     return out
 
 
-def _tie_spans(score: Tensor, ptr: Tensor,
-               perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-    if not _fits(score.numel()) or (perm is not None
-                                    and perm.dtype != torch.int32):
-        return _tie_spans_reference(score, ptr, perm)
-    groups = _Groups(ptr, perm, score.numel())
+def _tie_spans(score: Tensor, ptr: Tensor) -> Tuple[Tensor, Tensor]:
+    if not _fits(score.numel()):
+        return _tie_spans_reference(score, ptr)
+    groups = _Groups(ptr, score.numel())
     _check('score', score, (score.numel(), ), score.dtype)
     score_ = _comparable(score)
     first = score.new_empty(score.numel(), dtype=torch.int32)
@@ -518,6 +539,8 @@ def _register() -> None:
     for name, kernel in (
         ('csr', _csr),
         ('group', _group),
+        ('arrange', _arrange),
+        ('restore', _restore),
         ('transpose', _transpose),
         ('compress', _compress),
         ('spmm', _spmm),

@@ -306,15 +306,16 @@ def csr(
 
 
 def group(index: Tensor, num_groups: int) -> Tuple[Tensor, Tensor]:
-    r"""Groups positions by an :obj:`index`, in a stable order.
+    r"""Where entries stand when they are sorted by group, in a stable order.
 
     Args:
-        index: Group of each position, shape :obj:`[E]`, :obj:`torch.int64`.
+        index: Group of each entry, shape :obj:`[E]`, :obj:`torch.int64`.
         num_groups: Number of groups.
 
     Returns:
-        :obj:`ptr` and :obj:`perm`: group :obj:`g` holds the positions
-        :obj:`perm[ptr[g]:ptr[g + 1]]`.
+        :obj:`ptr` and :obj:`place`: group :obj:`g` takes the places
+        :obj:`ptr[g]` to :obj:`ptr[g + 1]`, and entry :obj:`e` the place
+        :obj:`place[e]`. See :func:`arrange`.
 
     Raises:
         ValueError: If an index is negative or not below :obj:`num_groups`, or
@@ -325,6 +326,22 @@ def group(index: Tensor, num_groups: int) -> Tuple[Tensor, Tensor]:
                          f"from 0 on ('torch.unique(..., return_inverse="
                          f"True)')")
     return _group(index, num_groups)
+
+
+def arrange(x: Tensor, place: Tensor) -> Tensor:
+    r"""The entries of :obj:`x`, shape :obj:`[E]`, side by side in their
+    groups: :obj:`out[place[e]] = x[e]`.
+
+    In a large array of edges in any order, each entry of a group is on a cache
+    line of its own. Entries that were put in order once are read in order
+    from then on.
+    """
+    return _arrange(x, place)
+
+
+def restore(x: Tensor, place: Tensor) -> Tensor:
+    r"""The inverse of :func:`arrange`: :obj:`out[e] = x[place[e]]`."""
+    return _restore(x, place)
 
 
 def compact(index: Tensor) -> Tensor:
@@ -383,7 +400,33 @@ def _group_reference(index: Tensor,
                      num_groups: int) -> Tuple[Tensor, Tensor]:
     _check_bounds('index', index, num_groups)
     ptr, perm = _sort(index, num_groups)
-    return ptr, perm.to(index_dtype(index.numel()))
+    place = torch.empty_like(perm)
+    place[perm] = torch.arange(perm.numel(), device=perm.device)
+    return ptr, place.to(index_dtype(index.numel()))
+
+
+def _arrange_reference(x: Tensor, place: Tensor) -> Tensor:
+    return torch.zeros_like(x).index_copy(0, place.long(), x)
+
+
+def _restore_reference(x: Tensor, place: Tensor) -> Tensor:
+    return x[place.long()]
+
+
+def _moved_fake(x: Tensor, place: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _moved_save(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1])
+
+
+def _arrange_backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, None]:
+    return restore(grad, *ctx.saved_tensors), None
+
+
+def _restore_backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, None]:
+    return arrange(grad, *ctx.saved_tensors), None
 
 
 def _compact_reference(index: Tensor) -> Tensor:
@@ -463,10 +506,16 @@ _csr = define(
     _csr_fake,
 )
 _group = define(
-    'group(Tensor index, SymInt num_groups) -> (Tensor ptr, Tensor perm)',
+    'group(Tensor index, SymInt num_groups) -> (Tensor ptr, Tensor place)',
     _group_reference,
     _group_fake,
 )
+_arrange = define('arrange(Tensor x, Tensor place) -> Tensor',
+                  _arrange_reference, _moved_fake, _arrange_backward,
+                  _moved_save)
+_restore = define('restore(Tensor x, Tensor place) -> Tensor',
+                  _restore_reference, _moved_fake, _restore_backward,
+                  _moved_save)
 _compact = define('compact(Tensor index) -> Tensor', _compact_reference,
                   torch.empty_like)
 _transpose = define(

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyg_rankspmm.graph import group
+from pyg_rankspmm.graph import arrange, group
 from pyg_rankspmm.ops.reference import (
-    caller_groups,
     depth_tables,
+    group_of,
     longest_group,
 )
 from pyg_rankspmm.ops.soft_rank import (
@@ -95,10 +95,10 @@ def rank_biased_overlap(
         tensor(0.4167, dtype=torch.float64)
     """
     check_probability('p', p)
-    pred, target, ptr, perm = _grouped(pred, target, index, dim_size)
-    n, groups = ptr.diff(), caller_groups(ptr, perm, pred.numel())
-    missing = _sum_to(n, groups, _missing_overlap(pred, target, ptr, perm, p,
-                                                  n[groups]))
+    pred, target, ptr = _grouped(pred, target, index, dim_size)
+    n, groups = ptr.diff(), group_of(ptr, pred.numel())
+    missing = _sum_to(n, groups,
+                      _missing_overlap(pred, target, ptr, p, n[groups]))
     if p == 1.0:
         missing = missing / n
     out = 1.0 - missing.clamp(min=0.0)
@@ -155,10 +155,10 @@ def kendall_tau(
         >>> kendall_tau(pred, target, torch.zeros(4, dtype=torch.long))
         tensor(0.6667, dtype=torch.float64)
     """
-    pred, target, ptr, perm = _grouped(pred, target, index, dim_size)
-    n, groups = ptr.diff(), caller_groups(ptr, perm, pred.numel())
-    first_x, last_x = (x.long() for x in tie_spans(pred, ptr, perm))
-    first_y, last_y = (y.long() for y in tie_spans(target, ptr, perm))
+    pred, target, ptr = _grouped(pred, target, index, dim_size)
+    n, groups = ptr.diff(), group_of(ptr, pred.numel())
+    first_x, last_x = (x.long() for x in tie_spans(pred, ptr))
+    first_y, last_y = (y.long() for y in tie_spans(target, ptr))
     order, both = _joint_rank(ptr[groups] + first_x, first_y)
     pairs = n * (n - 1) // 2
     # An entry that ties with k others counts for k / 2 pairs.
@@ -255,12 +255,13 @@ def _grouped(
     target: Tensor,
     index: Tensor,
     dim_size: Optional[int],
-) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> Tuple[Tensor, Tensor, Tensor]:
     pred = flatten('pred', check_float('pred', pred)).detach()
     target = check_target(target, pred)
     index = check_groups('index', index, pred, 'pred')
     num_groups = count_groups('index', index, dim_size)
-    return (pred, target, *group(index, num_groups))
+    ptr, place = group(index, num_groups)
+    return arrange(pred, place), arrange(target, place), ptr
 
 
 def _sum_to(n: Tensor, groups: Tensor, value: Tensor) -> Tensor:
@@ -288,8 +289,8 @@ def _reduce(value: Tensor, n: Tensor, keep: Tensor, weighting: str,
 # Rank-Biased Overlap #########################################################
 
 
-def _missing_overlap(pred: Tensor, target: Tensor, ptr: Tensor, perm: Tensor,
-                     p: float, n: Tensor) -> Tensor:
+def _missing_overlap(pred: Tensor, target: Tensor, ptr: Tensor, p: float,
+                     n: Tensor) -> Tensor:
     r"""For each entry the sum over all depths of w_d / d c(d) (1 - ĉ(d)).
 
     The sums of w_d / d c(d) alone add up to an overlap of 1, so these make up
@@ -299,8 +300,8 @@ def _missing_overlap(pred: Tensor, target: Tensor, ptr: Tensor, perm: Tensor,
     1.
     """
     s, w, q = depth_tables(p, longest_group(ptr), pred.device)
-    t1, b1 = (x.long() for x in tie_spans(pred, ptr, perm))
-    t2, b2 = (x.long() for x in tie_spans(target, ptr, perm))
+    t1, b1 = (x.long() for x in tie_spans(pred, ptr))
+    t2, b2 = (x.long() for x in tie_spans(target, ptr))
     alone = s[n] - s[b2 - 1] + (w[b2 - 1] - w[t2 - 1] - (t2 - 1) *
                                 (s[b2 - 1] - s[t2 - 1])) / (b2 - t2 + 1)
     late_first = b1 > b2  # 1 is the one that is full sooner

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 from pyg_rankspmm import soft_rank
-from pyg_rankspmm.graph import group
+from pyg_rankspmm.graph import arrange, group
 from pyg_rankspmm.ops.soft_rank import overlap
 
 
@@ -214,36 +214,35 @@ def test_a_long_group():
 
 def test_opcheck():
     score, index, temperature = make()
-    ptr, perm = group(index, 6)
+    ptr, _ = group(index, 6)
     ops = torch.ops.pyg_rankspmm
-    for perm in (perm, None):  # noqa: B020
-        torch.library.opcheck(ops.tie_spans.default, (score, ptr, perm))
-        for relative in (True, False):
-            torch.library.opcheck(ops.temperatures.default,
-                                  (score.detach(), ptr, perm, 0.3, relative))
-        torch.library.opcheck(ops.soft_rank.default,
-                              (score, temperature, ptr, perm))
-        rank, order = ops.soft_rank(score, temperature, ptr, perm)
-        grad = torch.randn_like(score).requires_grad_()
-        torch.library.opcheck(ops.soft_rank_backward.default,
-                              (grad, score, temperature, ptr, order))
-        for p in (0.9, 1.0):
-            target = torch.randint(4, score.shape).double()
-            torch.library.opcheck(
-                ops.rbo.default,
-                (rank.detach().requires_grad_(), target, ptr, perm, p))
+    torch.library.opcheck(ops.tie_spans.default, (score, ptr))
+    for relative in (True, False):
+        torch.library.opcheck(ops.temperatures.default,
+                              (score.detach(), ptr, 0.3, relative))
+    torch.library.opcheck(ops.soft_rank.default, (score, temperature, ptr))
+    rank, order = ops.soft_rank(score, temperature, ptr)
+    grad = torch.randn_like(score).requires_grad_()
+    torch.library.opcheck(ops.soft_rank_backward.default,
+                          (grad, score, temperature, ptr, order))
+    for p in (0.9, 1.0):
+        target = torch.randint(4, score.shape).double()
+        torch.library.opcheck(
+            ops.rbo.default,
+            (rank.detach().requires_grad_(), target, ptr, p))
 
 
 @pytest.mark.parametrize('p', [0.5, 0.9, 1.0])
 @pytest.mark.parametrize('ties', [True, False])
 def test_overlap_gradients(p, ties):
     score, index, temperature = make(20)
-    ptr, perm = group(index, 6)
+    ptr, place = group(index, 6)
     target = torch.randint(4, (20, )) if ties else torch.randn(20)
+    target = arrange(target, place)
 
     def run(score, temperature):
-        rank = soft_rank(score, index, temperature)
-        return overlap(rank, target, ptr, perm, p)
+        rank = arrange(soft_rank(score, index, temperature), place)
+        return overlap(rank, target, ptr, p)
 
     assert gradcheck(run, (score, temperature))
     assert gradgradcheck(run, (score, temperature))

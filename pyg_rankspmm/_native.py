@@ -364,7 +364,7 @@ def _move(kernel: str, x: Tensor, place: Tensor, out: Tensor) -> Tensor:
 def _arrange(x: Tensor, place: Tensor) -> Tensor:
     if not _moves(x, place):
         return G._arrange_reference(x, place)
-    return _move('arrange', x, place, torch.zeros_like(
+    return _move('arrange', x, place, torch.empty_like(
         x, memory_format=torch.contiguous_format))
 
 

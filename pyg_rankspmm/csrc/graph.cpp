@@ -242,6 +242,12 @@ template <class Word>
 void arrange(const Word* from, const int32_t* place, int64_t size, Word* to,
              int threads) {
   threads = usable_threads(threads, size);
+  prefer_large_pages(to, size * sizeof(Word));
+  // If `place` holds a place twice, another one is left out.
+  parallel_for(threads, threads, [&](int, int64_t p) {
+    const Range r = part(size, threads, p);
+    std::fill(to + r.begin, to + r.end, Word{0});
+  });
   parallel_for(threads, threads, [&](int, int64_t p) {
     const Range r = part(size, threads, p);
     for (int64_t e = r.begin; e < r.end; ++e) to[place[e]] = from[e];
@@ -252,6 +258,7 @@ template <class Word>
 void restore(const Word* from, const int32_t* place, int64_t size, Word* to,
              int threads) {
   threads = usable_threads(threads, size);
+  prefer_large_pages(to, size * sizeof(Word));
   parallel_for(threads, threads, [&](int, int64_t p) {
     const Range r = part(size, threads, p);
     for (int64_t e = r.begin; e < r.end; ++e) to[e] = from[place[e]];

@@ -318,6 +318,8 @@ void check(const Groups& g) {
 template <class T>
 void soft_rank(const Groups& g, const T* score, const T* temperature, T* rank,
                int32_t* order, int threads) {
+  prefer_large_pages(rank, g.size * sizeof(T));
+  prefer_large_pages(order, g.size * sizeof(int32_t));
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
     const int64_t longest = longest_group(g, begin, end);
     Sorter<T> sorter(longest);
@@ -346,6 +348,7 @@ template <class T>
 void soft_rank_grad(const Groups& g, const int32_t* order, const T* grad,
                     const T* score, const T* temperature, T* out,
                     int threads) {
+  prefer_large_pages(out, g.size * sizeof(T));
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
     const int64_t longest = longest_group(g, begin, end);
     Array<T> s(longest), v(longest), fall(longest + 1);
@@ -370,6 +373,7 @@ void soft_rank_grad(const Groups& g, const int32_t* order, const T* grad,
 template <class T, class S>
 void overlap(const Groups& g, const T* rank, const S* target, double p, T* rbo,
              T* slope, int threads) {
+  prefer_large_pages(slope, g.size * sizeof(T));
   const DepthTable table(p, longest_group(g, 0, g.count));
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
     Sorter<S> sorter(longest_group(g, begin, end));
@@ -403,6 +407,7 @@ void overlap(const Groups& g, const T* rank, const S* target, double p, T* rbo,
 template <class T>
 void overlap_grad(const Groups& g, const T* grad, const T* slope, T* out,
                   int threads) {
+  prefer_large_pages(out, g.size * sizeof(T));
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t k = g.ptr[i]; k < g.ptr[i + 1]; ++k) {

@@ -40,12 +40,14 @@ class Ranking(NamedTuple):
                        self.n)
 
 
-def rank(score: Tensor, ptr: Tensor, perm: Optional[Tensor]) -> Ranking:
+def rank(ptr: Tensor, perm: Optional[Tensor],
+         *scores: Tensor) -> Tuple[Ranking, ...]:
     """Ranks by falling score the entries of groups, which come as from
-    :func:`~pyg_rankspmm.graph.group`."""
-    first, last = tie_spans(score, ptr, perm)
-    groups = caller_groups(ptr, perm, score.numel())
-    return Ranking(groups, first.long(), last.long(), ptr.diff())
+    :func:`~pyg_rankspmm.graph.group`, once for each score."""
+    n, groups = ptr.diff(), caller_groups(ptr, perm, scores[0].numel())
+    return tuple(
+        Ranking(groups, first.long(), last.long(), n)
+        for first, last in (tie_spans(score, ptr, perm) for score in scores))
 
 
 def check_pair(pred: Any, target: Any,

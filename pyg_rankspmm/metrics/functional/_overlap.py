@@ -9,7 +9,6 @@ these shares: exact, and linear in the number of entries.
 """
 from __future__ import annotations
 
-import math
 from typing import Tuple
 
 import torch

@@ -71,7 +71,7 @@ def kendall_tau(
     check_reduction(weighting, reduction)
     pred, target, index = check_pair(pred, target, index)
     ptr, perm = group_pairs(index, dim_size, reduction)
-    x, y = rank(pred, ptr, perm), rank(target, ptr, perm)
+    x, y = rank(ptr, perm, pred, target)
     n, groups = x.n, x.group
     order, both = joint_rank(ptr[groups] + x.first, y.first)
     pairs = n * (n - 1) // 2

@@ -28,7 +28,6 @@ from pyg_rankspmm.metrics.functional._overlap import (
 from pyg_rankspmm.ops.soft_rank import check_groups, count_groups
 from pyg_rankspmm.typing import (
     check_choice,
-    check_count,
     check_device,
     check_index,
     check_length,
@@ -111,11 +110,11 @@ def rank_biased_overlap(
         >>> rank_biased_overlap(pred, target, index, p=1.0)
         tensor(0.4167, dtype=torch.float64)
     """
-    _check_variant(p, ties)
+    check_variant(p, ties)
     check_reduction(weighting, reduction)
     pred, target, index = check_pair(pred, target, index)
     ptr, perm = group_pairs(index, dim_size, reduction)
-    first, second = rank(pred, ptr, perm), rank(target, ptr, perm)
+    first, second = rank(ptr, perm, pred, target)
     n, depths = first.n, Depths(first.n)
     cuts = Cut(depths, first), Cut(depths, second)
     shared = overlap(depths, first, second, *cuts, ties)
@@ -212,12 +211,12 @@ def rank_biased_overlap_lists(
         >>> out['min']
         tensor([0.7662], dtype=torch.float64)
     """
-    _check_variant(p, ties)
+    check_variant(p, ties)
     lists = _check_list('first', first), _check_list('second', second)
     check_device('second[1]', lists[1].score, lists[0].score.device,
                  'first[1]')
     if dim_size is None:
-        dim_size = max(count_groups(f'{name}[2]', x.index)
+        dim_size = max(count_groups(f'{name}[2]', x.group)
                        for name, x in zip(('first', 'second'), lists))
     a, b = (_rank_list(f'{name}[2]', x, dim_size)
             for name, x in zip(('first', 'second'), lists))
@@ -300,7 +299,7 @@ class Items(NamedTuple):
     """One list for each group."""
     item: Tensor
     score: Tensor
-    index: Tensor
+    group: Tensor
 
 
 class Match(NamedTuple):
@@ -311,7 +310,7 @@ class Match(NamedTuple):
     only_second: Tensor
 
 
-def _check_variant(p: Any, ties: Any) -> None:
+def check_variant(p: Any, ties: Any) -> None:
     check_probability('p', p)
     check_choice('ties', ties, ('a', 'b', 'w'))
 
@@ -330,20 +329,20 @@ def _check_list(name: str, value: Any) -> Items:
     item = flatten(f'{name}[0]', check_index(f'{name}[0]', item)).long()
     check_length(f'{name}[0]', item, score.size(0), f'{name}[1]')
     check_device(f'{name}[0]', item, score.device, f'{name}[1]')
-    index = check_groups(f'{name}[2]', index, score, f'{name}[1]')
-    return Items(item, score, index)
+    return Items(item, score,
+                 check_groups(f'{name}[2]', index, score, f'{name}[1]'))
 
 
 def _rank_list(name: str, value: Items, dim_size: int) -> Ranking:
-    count_groups(name, value.index, dim_size)
-    return rank(value.score, *group(value.index, dim_size))
+    count_groups(name, value.group, dim_size)
+    return rank(*group(value.group, dim_size), value.score)[0]
 
 
 def _match(first: Items, second: Items) -> Match:
     """Finds the items of each group in both lists."""
     length = first.item.numel()
-    index = torch.cat([first.index, second.index])
-    number = joint_rank(index, torch.cat([first.item, second.item]))[1]
+    number = joint_rank(torch.cat([first.group, second.group]),
+                        torch.cat([first.item, second.item]))[1]
     a = _places('first', first, number[:length], number.numel())
     b = _places('second', second, number[length:], number.numel())
     both = (a >= 0) & (b >= 0)
@@ -360,5 +359,5 @@ def _places(name: str, value: Items, number: Tensor, size: int) -> Tensor:
         at = int(twice.nonzero()[0])
         raise ValueError(f"'{name}' must not hold an item twice in a group "
                          f"(got item {int(value.item[at])} of group "
-                         f"{int(value.index[at])} more than once)")
+                         f"{int(value.group[at])} more than once)")
     return place

@@ -9,7 +9,7 @@ these shares: exact, and linear in the number of entries.
 """
 from __future__ import annotations
 
-from typing import Tuple
+from typing import Any, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,12 @@ from torch import Tensor
 from pyg_rankspmm.metrics.functional._groups import Ranking, sum_to
 from pyg_rankspmm.metrics.functional.persistence import tail_sum
 from pyg_rankspmm.ops.reference import group_of
+from pyg_rankspmm.typing import check_choice, check_probability
+
+
+def check_variant(p: Any, ties: Any) -> None:
+    check_probability('p', p)
+    check_choice('ties', ties, ('a', 'b', 'w'))
 
 
 class Depths:
@@ -55,17 +61,17 @@ class Cut:
     Attributes:
         share: How much of each entry among the ties that the depth cuts; not
             of interest beyond the end of the list.
-        sum: The sum of :math:`c(d)` if :math:`c(d) = 1` for these (w).
-        square: The sum of :math:`c(d)^2` (a, b).
+        norm: The sum of :math:`c(d)^2` (b) or :math:`c(d)` (w), as if a list
+            went on without ties beyond its end.
     """
-    def __init__(self, depths: Depths, ranking: Ranking) -> None:
-        depth, n = depths.depth, ranking.n[depths.group]
+    def __init__(self, depths: Depths, ranking: Ranking, ties: str) -> None:
         first, size = _ties(depths, ranking)
-        beyond = depth > n
-        self.share = (depth - first + 1).double() / size
-        self.sum = torch.where(beyond, depth, first - 1 + size)
-        self.square = torch.where(beyond, depth.double(),
-                                  first - 1 + self.share * self.share * size)
+        self.share = (depths.depth - first + 1).double() / size
+        if ties == 'a':
+            return  # the norm is the depth
+        among = size if ties == 'w' else self.share * self.share * size
+        beyond = depths.depth > ranking.n[depths.group]
+        self.norm = torch.where(beyond, depths.depth, first - 1 + among)
 
 
 def _ties(depths: Depths, ranking: Ranking) -> Tuple[Tensor, Tensor]:
@@ -82,21 +88,22 @@ def overlap(depths: Depths, first: Ranking, second: Ranking, cut: Cut,
             other: Cut, ties: str) -> Tensor:
     r"""The sum of :math:`c(d) \, \hat{c}(d)` at each depth, over entries that
     both lists have, in the same order."""
-    group, end = first.group, depths.end(first.group)
-    begin = torch.maximum(first.first, second.first)
+    group = first.group
     if ties == 'w':
-        return depths.count(group, begin, end).double()
+        begin = torch.maximum(first.first, second.first)
+        return depths.count(group, begin, depths.end(group)).double()
+    full = torch.maximum(first.last, second.last) + 1
+    out = depths.count(group, full, depths.end(group)).double()
+    # One is in front of the cut and the other is among the ties.
+    begin = torch.maximum(first.first, second.last + 1)
+    out += depths.count(group, begin, first.last + 1) * cut.share
+    begin = torch.maximum(second.first, first.last + 1)
+    out += depths.count(group, begin, second.last + 1) * other.share
+    begin = torch.maximum(first.first, second.first)
     among = depths.count(group, begin,
                          torch.minimum(first.last, second.last) + 1)
-    only_first = depths.count(
-        group, torch.maximum(first.first, second.last + 1), first.last + 1)
-    only_second = depths.count(
-        group, torch.maximum(second.first, first.last + 1), second.last + 1)
-    full = depths.count(group, torch.maximum(first.last, second.last) + 1,
-                        end)
-    # In this order of sums and products, that of equal lists is Cut.square.
-    return (full + only_first * cut.share + only_second * other.share +
-            cut.share * other.share * among)
+    # In this order of products, that of equal lists is Cut.norm.
+    return out + cut.share * other.share * among
 
 
 def agreement(overlap: Tensor, depths: Depths, cut: Cut, other: Cut,
@@ -106,8 +113,8 @@ def agreement(overlap: Tensor, depths: Depths, cut: Cut, other: Cut,
         return overlap / depths.depth
     if ties == 'b':
         # One root: that of a square is exact.
-        return overlap / (cut.square * other.square).sqrt()
-    return 2 * overlap / (cut.sum + other.sum)
+        return overlap / (cut.norm * other.norm).sqrt()
+    return 2 * overlap / (cut.norm + other.norm)
 
 
 class Weights:

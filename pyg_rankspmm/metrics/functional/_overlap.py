@@ -21,9 +21,9 @@ from pyg_rankspmm.ops.reference import group_of
 from pyg_rankspmm.typing import check_choice, check_probability
 
 
-def check_variant(p: Any, ties: Any) -> None:
-    check_probability('p', p)
+def check_variant(p: Any, ties: Any) -> float:
     check_choice('ties', ties, ('a', 'b', 'w'))
+    return check_probability('p', p)
 
 
 class Depths:
@@ -147,6 +147,6 @@ def harmonic_tail(p: float, depth: int, device: torch.device) -> Tensor:
     if p == 1.0:
         return torch.zeros(depth + 1, dtype=torch.double, device=device)
     d = torch.arange(1, depth + 1, dtype=torch.double, device=device)
-    end = (1.0 - p) / p * tail_sum(p, depth + 1)
+    end = tail_sum(p, depth + 1) * (1.0 - p) / p
     terms = F.pad((1.0 - p) * p**(d - 1.0) / d, (0, 1), value=end)
     return terms.flip(0).cumsum(0).flip(0)

@@ -58,9 +58,9 @@ def rank_biased_overlap_lists(
 
     .. math::
         A_d = \begin{cases}
-        X_d \, / \, d & \text{(a)} \
+        X_d \, / \, d & \text{(a)} \\
         X_d \, / \, \sqrt{\sum_i c_i(d)^2 \sum_i \hat{c}_i(d)^2} &
-        \text{(b)} \
+        \text{(b)} \\
         2 X_d \, / \, \left( \sum_i c_i(d) + \sum_i \hat{c}_i(d) \right) &
         \text{(w)},
         \end{cases}
@@ -79,7 +79,7 @@ def rank_biased_overlap_lists(
     of the longer list (average overlap), without what is beyond: where lists
     are equally long, the bounds meet.
 
-    Computed in :math:`\mathcal{O}(n \log n)`, in float64, with some 300 bytes
+    Computed in :math:`\mathcal{O}(n \log n)`, in float64, with some 150 bytes
     for each item.
 
     Args:
@@ -120,7 +120,7 @@ def rank_biased_overlap_lists(
         >>> out['min']
         tensor([0.7662], dtype=torch.float64)
     """
-    check_variant(p, ties)
+    p = check_variant(p, ties)
     lists = _check_list('first', first), _check_list('second', second)
     check_device('second[1]', lists[1].score, lists[0].score.device,
                  'first[1]')

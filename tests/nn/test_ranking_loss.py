@@ -153,6 +153,7 @@ def test_invariances():
             (pred, target.long(), edge_label_index),
             (pred, 3 * target - 8, edge_label_index),
             (pred, target.to(torch.bfloat16), edge_label_index),
+            (pred, target.half(), edge_label_index),
         ):
             torch.testing.assert_close(criterion(*args), loss)
 
@@ -168,6 +169,23 @@ def test_dim_size():
     torch.testing.assert_close(
         criterion(pred, target, edge_label_index, dim_size=12),
         criterion(pred, target, edge_label_index))
+
+
+@pytest.mark.parametrize('reduction', ['mean', 'sum', 'none'])
+@pytest.mark.parametrize('p', [0.9, 1.0])
+def test_only_groups_of_one(reduction, p):
+    pred = torch.randn(3, requires_grad=True)
+    loss = RankingLoss(p, reduction=reduction)(pred, torch.tensor([3, 1, 2]),
+                                               torch.tensor([0, 2, 1]))
+    assert not loss.any()
+    loss.sum().backward()
+    assert not pred.grad.any()
+
+
+def test_no_groups():
+    loss = RankingLoss(reduction='none')(torch.empty(0), torch.empty(0),
+                                         torch.empty(0).long(), dim_size=0)
+    assert loss.shape == (0, )
 
 
 @pytest.mark.parametrize('reduction', ['mean', 'sum', 'none'])
@@ -318,6 +336,14 @@ def test_ids_with_wide_gaps(far):
     if far > 10**6:
         with pytest.raises(ValueError, match='groups'):
             RankingLoss(reduction='none')(pred, target, index + (far - 10))
+
+
+@pytest.mark.parametrize('dtype', [torch.bool, torch.int8])
+def test_integer_targets(dtype):
+    pred, target, edge_label_index = make(levels=2)
+    torch.testing.assert_close(
+        RankingLoss()(pred, target.to(dtype), edge_label_index),
+        RankingLoss()(pred, target, edge_label_index))
 
 
 @pytest.mark.parametrize('dtype', [torch.uint64, torch.float8_e5m2])

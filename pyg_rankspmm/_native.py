@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pyg_rankspmm import graph as G
 from pyg_rankspmm._library import LIBRARY
-from pyg_rankspmm.ops import reference
+from pyg_rankspmm.ops import agreement, reference
 from pyg_rankspmm.ops.attention import (
     _attention_grad_reference,
     _attention_reference,
@@ -525,6 +525,23 @@ def _tie_spans(score: Tensor, ptr: Tensor) -> Tuple[Tensor, Tensor]:
     return first, last
 
 
+def _rank_biased_agreement(pred: Tensor, target: Tensor, ptr: Tensor,
+                           p: float, ties: str) -> Tensor:
+    if pred.dtype in _HALF:
+        pred = pred.float()
+    if not _takes_scores(pred):
+        return agreement._reference(pred, target, ptr, p, ties)
+    groups = _Groups(ptr, pred.numel())
+    _check('pred', pred, (pred.numel(), ), pred.dtype)
+    _check('target', target, (pred.numel(), ), target.dtype)
+    pred_, target_ = pred.contiguous(), _comparable(target)
+    out = pred.new_empty(groups.num_groups, dtype=torch.double)
+    kernel = _kernel('agreement' + _SUFFIX[pred.dtype], target_.dtype)
+    kernel(groups.args, _ptr(pred_), _ptr(target_), p, ties, _ptr(out),
+           torch.get_num_threads())
+    return out
+
+
 # Registration ################################################################
 
 
@@ -553,6 +570,7 @@ def _register() -> None:
         ('rbo_backward', _rbo_backward),
         ('temperatures', _temperatures),
         ('tie_spans', _tie_spans),
+        ('rank_biased_agreement', _rank_biased_agreement),
     ):
         LIBRARY.impl(name, kernel, 'CPU')
 

@@ -452,6 +452,7 @@ def test_corrupted_groups(ptr):
             lambda: OPS.rbo_backward(tau, x, ptr),
             lambda: OPS.temperatures(x, ptr, 1.0, True),
             lambda: OPS.tie_spans(x, ptr),
+            lambda: OPS.rank_biased_agreement(x, x, ptr, 0.9, 'b'),
     ):
         with pytest.raises(ValueError, match="'ptr' must"):
             run()

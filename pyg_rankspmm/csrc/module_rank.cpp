@@ -69,6 +69,16 @@ void tau(nb::tuple groups, Address score, double temperature, bool relative,
                threads);
 }
 
+template <class T, class S>
+void agree(nb::tuple groups, Address pred, Address target, double p, char ties,
+           Address out, int threads) {
+  const Groups g = unpack(groups);
+  nb::gil_scoped_release nogil;
+  check(g);
+  agreement(g, at<const T>(pred), at<const S>(target), p, ties,
+            at<double>(out), threads);
+}
+
 template <class S>
 void spans(nb::tuple groups, Address score, Address first, Address last,
            int threads) {
@@ -88,6 +98,9 @@ void bind(nb::module_& m, const std::string& suffix) {
   m.def(("rbo" + suffix + "_f32").c_str(), &rbo<T, float>);
   m.def(("rbo" + suffix + "_f64").c_str(), &rbo<T, double>);
   m.def(("rbo" + suffix + "_i64").c_str(), &rbo<T, int64_t>);
+  m.def(("agreement" + suffix + "_f32").c_str(), &agree<T, float>);
+  m.def(("agreement" + suffix + "_f64").c_str(), &agree<T, double>);
+  m.def(("agreement" + suffix + "_i64").c_str(), &agree<T, int64_t>);
 }
 
 }  // namespace

@@ -253,6 +253,129 @@ void for_runs(const Item<S>* items, int64_t n, const F& f) {
   }
 }
 
+// Agreement ##################################################################
+
+// What one depth cuts off a list: an entry among the ties that it cuts counts
+// for `share`; `norm` is what the variant divides by.
+struct Cut {
+  double share, norm;
+};
+
+// How many entries begin (or, if negative, cease) to count at a depth: in
+// front of both cuts, in front of one and among the ties of the other, or
+// among the ties of both.
+struct Steps {
+  int64_t full, first, second, both;
+
+  void add(const Steps& other) {
+    full += other.full;
+    first += other.first;
+    second += other.second;
+    both += other.both;
+  }
+};
+
+// Depth by depth, for one group after the other. Sums over entries are whole
+// numbers times shares, as in ops/agreement.py.
+template <class T, class S>
+class Agreement {
+ public:
+  Agreement(int64_t longest, const double* weight, char ties)
+      : pred_(longest),
+        target_(longest),
+        span_(longest),
+        cut_(longest + 1),
+        other_(longest + 1),
+        steps_(longest + 2),
+        weight_(weight),
+        ties_(ties) {}
+
+  // `p_n` is what depths beyond the end weigh, where the lists agree.
+  double of(const T* pred, const S* target, int64_t n, double scale,
+            double p_n) {
+    std::fill(steps_.data(), steps_.data() + n + 2, Steps{});
+    const Item<T>* items = pred_.sort(pred, n);
+    for_runs(items, n, [&](int64_t low, int64_t high) {
+      cut(low, high, cut_.data());
+      for (int64_t k = low; k < high; ++k) {
+        span_[items[k].place] = {low + 1, high};
+      }
+    });
+    const Item<S>* others = target_.sort(target, n);
+    for_runs(others, n, [&](int64_t low, int64_t high) {
+      cut(low, high, other_.data());
+      for (int64_t k = low; k < high; ++k) {
+        count(span_[others[k].place], {low + 1, high}, n);
+      }
+    });
+    return sum(n, scale, p_n);
+  }
+
+ private:
+  struct Span {
+    int64_t first, last;
+  };
+
+  // The depths low + 1 to high cut the ties low + 1 to high.
+  void cut(int64_t low, int64_t high, Cut* cut) {
+    const double size = static_cast<double>(high - low);
+    for (int64_t d = low + 1; d <= high; ++d) {
+      const double share = static_cast<double>(d - low) / size;
+      const double among = ties_ == 'w' ? size : share * share * size;
+      cut[d] = {share, static_cast<double>(low) + among};
+    }
+  }
+
+  // From which depth to which an entry counts, and for what.
+  void count(const Span& a, const Span& b, int64_t n) {
+    if (ties_ == 'w') return span(&Steps::full, std::max(a.first, b.first), n);
+    span(&Steps::full, std::max(a.last, b.last) + 1, n);
+    span(&Steps::first, std::max(a.first, b.last + 1), a.last);
+    span(&Steps::second, std::max(b.first, a.last + 1), b.last);
+    span(&Steps::both, std::max(a.first, b.first), std::min(a.last, b.last));
+  }
+
+  void span(int64_t Steps::* what, int64_t first, int64_t last) {
+    if (first > last) return;
+    ++(steps_[first].*what);
+    --(steps_[last + 1].*what);
+  }
+
+  double sum(int64_t n, double scale, double p_n) {
+    Steps now{};
+    double here = p_n, missing = 0;
+    for (int64_t d = 1; d <= n; ++d) {
+      now.add(steps_[d]);
+      const double a = cut_[d].share, b = other_[d].share;
+      double x = static_cast<double>(now.full);
+      if (ties_ != 'w') {
+        x += static_cast<double>(now.first) * a;
+        x += static_cast<double>(now.second) * b;
+        x += a * b * static_cast<double>(now.both);
+      }
+      const double agreed = agree(x, d);
+      here += scale * weight_[d] * agreed;
+      missing += scale * weight_[d] * (1 - agreed);
+    }
+    // From both sides, so that it is exact for 0 and for 1.
+    return std::clamp(here < 0.5 ? here : 1 - missing, 0.0, 1.0);
+  }
+
+  double agree(double x, int64_t d) const {
+    if (ties_ == 'a') return x / static_cast<double>(d);
+    const double p = cut_[d].norm, q = other_[d].norm;
+    return ties_ == 'b' ? x / std::sqrt(p * q) : 2 * x / (p + q);
+  }
+
+  Sorter<T> pred_;
+  Sorter<S> target_;
+  Array<Span> span_;
+  Array<Cut> cut_, other_;
+  Array<Steps> steps_;
+  const double* weight_;
+  char ties_;
+};
+
 // Temperatures ###############################################################
 
 struct Moments {
@@ -446,6 +569,33 @@ void temperatures(const Groups& g, const T* score, double temperature,
   }
 }
 
+template <class T, class S>
+void agreement(const Groups& g, const T* pred, const S* target, double p,
+               char ties, double* rbo, int threads) {
+  const int64_t longest = longest_group(g, 0, g.count);
+  Array<double> weight(longest + 1);
+  for (int64_t d = 1; d <= longest; ++d) {
+    weight[d] = p == 1 ? 1 : (1 - p) * std::pow(p, static_cast<double>(d - 1));
+  }
+  for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
+    Agreement<T, S> agreement(longest_group(g, begin, end), weight.data(),
+                              ties);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t start = g.ptr[i], n = g.ptr[i + 1] - start;
+      bool broken = n == 0;
+      for (int64_t k = start; k < start + n; ++k) {
+        broken |= is_nan(pred[k]) | is_nan(target[k]);
+      }
+      rbo[i] = kNaN;
+      if (broken) continue;
+      const double size = static_cast<double>(n);
+      rbo[i] = agreement.of(pred + start, target + start, n,
+                            p == 1 ? 1 / size : 1,
+                            p == 1 ? 0 : std::pow(p, size));
+    }
+  });
+}
+
 template <class S>
 void tie_spans(const Groups& g, const S* score, int32_t* first, int32_t* last,
                int threads) {
@@ -476,7 +626,13 @@ void tie_spans(const Groups& g, const S* score, int32_t* first, int32_t* last,
   template void overlap(const Groups&, const T*, const double*, double, T*,  \
                         T*, int);                                            \
   template void overlap(const Groups&, const T*, const int64_t*, double, T*, \
-                        T*, int);
+                        T*, int);                                            \
+  template void agreement(const Groups&, const T*, const float*, double,     \
+                          char, double*, int);                               \
+  template void agreement(const Groups&, const T*, const double*, double,    \
+                          char, double*, int);                               \
+  template void agreement(const Groups&, const T*, const int64_t*, double,   \
+                          char, double*, int);
 RANKSPMM_INSTANTIATE(float)
 RANKSPMM_INSTANTIATE(double)
 template void tie_spans(const Groups&, const float*, int32_t*, int32_t*, int);

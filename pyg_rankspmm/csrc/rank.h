@@ -43,6 +43,12 @@ template <class T>
 void temperatures(const Groups& groups, const T* score, double temperature,
                   bool relative, T* out, int threads);
 
+// The overlap of each group between two orders of its entries, with ties
+// treated as in the variant 'a', 'b' or 'w'.
+template <class T, class S>
+void agreement(const Groups& groups, const T* pred, const S* target, double p,
+               char ties, double* rbo, int threads);
+
 // The first and last rank of the scores of the group that are equal.
 template <class S>
 void tie_spans(const Groups& groups, const S* score, int32_t* first,

@@ -7,7 +7,7 @@ import torch
 
 from pyg_rankspmm.metrics._ranking import RankingMetric
 from pyg_rankspmm.metrics.functional import rank_biased_overlap
-from pyg_rankspmm.metrics.functional._overlap import check_variant
+from pyg_rankspmm.metrics.functional._groups import check_variant
 
 
 class RankBiasedOverlap(RankingMetric):

@@ -1,52 +1,25 @@
 """Scores in groups: their checks, sums and means."""
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pyg_rankspmm.graph import arrange, group
-from pyg_rankspmm.ops.reference import group_of
 from pyg_rankspmm.ops.soft_rank import (
     check_groups,
     check_target,
     count_groups,
-    tie_spans,
     without_gaps,
 )
-from pyg_rankspmm.typing import check_choice, check_float, flatten
-
-
-class Ranking(NamedTuple):
-    r"""One ranked list for each group, its entries side by side.
-
-    Attributes:
-        group: The group of each entry, shape :obj:`[num_entries]`.
-        first: The first rank, from 1 on, that the entries which tie with it
-            share.
-        last: The last one.
-        n: The length of each list, shape :obj:`[num_groups]`.
-    """
-    group: Tensor
-    first: Tensor
-    last: Tensor
-    n: Tensor
-
-    def take(self, entry: Tensor) -> Ranking:
-        """Some of the entries, of lists that are as long as before."""
-        return Ranking(self.group[entry], self.first[entry], self.last[entry],
-                       self.n)
-
-
-def rank(ptr: Tensor, *scores: Tensor) -> Tuple[Ranking, ...]:
-    """Ranks the entries of groups, which lie side by side, by falling score,
-    once for each score."""
-    n, groups = ptr.diff(), group_of(ptr, scores[0].numel())
-    return tuple(
-        Ranking(groups, first.long(), last.long(), n)
-        for first, last in (tie_spans(score, ptr) for score in scores))
+from pyg_rankspmm.typing import (
+    check_choice,
+    check_float,
+    check_probability,
+    flatten,
+)
 
 
 def check_pair(pred: Any, target: Any,
@@ -84,15 +57,9 @@ def joint_rank(x: Tensor, y: Tensor) -> Tuple[Tensor, Tensor]:
     return order, torch.zeros_like(x).index_copy(0, order, number)
 
 
-def sum_to(like: Tensor, groups: Tensor, value: Tensor) -> Tensor:
-    """The sum over each of as many groups as there are entries in 'like'."""
-    return value.new_zeros(like.numel()).index_add(0, groups, value)
-
-
-def broken_groups(like: Tensor, groups: Tensor, *scores: Tensor) -> Tensor:
-    """Which groups hold a score that is NaN."""
-    nan = torch.stack([score.isnan() for score in scores]).any(0)
-    return sum_to(like, groups, nan.long()) > 0
+def check_variant(p: Any, ties: Any) -> float:
+    check_choice('ties', ties, ('a', 'b', 'w'))
+    return check_probability('p', p)
 
 
 def reduce_groups(value: Tensor, n: Tensor, keep: Tensor, weighting: str,

@@ -8,15 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyg_rankspmm.metrics.functional._groups import (
-    broken_groups,
     check_pair,
     check_reduction,
     group_pairs,
     joint_rank,
-    rank,
     reduce_groups,
-    sum_to,
 )
+from pyg_rankspmm.ops.agreement import broken_groups, rank, sum_to
 from pyg_rankspmm.ops.reference import longest_group
 
 

@@ -3,25 +3,17 @@ from __future__ import annotations
 
 from typing import Optional
 
-import torch
+import torch  # noqa: F401  (the example needs it)
 from torch import Tensor
 
 from pyg_rankspmm.metrics.functional._groups import (
-    broken_groups,
     check_pair,
     check_reduction,
+    check_variant,
     group_pairs,
-    rank,
     reduce_groups,
 )
-from pyg_rankspmm.metrics.functional._overlap import (
-    Cut,
-    Depths,
-    Weights,
-    agreement,
-    check_variant,
-    overlap,
-)
+from pyg_rankspmm.ops.agreement import rank_biased_agreement
 
 
 def rank_biased_overlap(
@@ -100,13 +92,6 @@ def rank_biased_overlap(
     check_reduction(weighting, reduction)
     pred, target, index = check_pair(pred, target, index)
     pred, target, ptr = group_pairs(pred, target, index, dim_size, reduction)
-    first, second = rank(ptr, pred, target)
-    n, depths = first.n, Depths(first.n)
-    cuts = Cut(depths, first, ties), Cut(depths, second, ties)
-    shared = overlap(depths, first, second, *cuts, ties)
-    weights = Weights(p, depths)
-    # Both lists hold the same entries: from the end on they agree.
-    out = weights.sum(agreement(shared, depths, *cuts, ties), weights.beyond)
-    broken = broken_groups(n, first.group, pred, target)
-    out = out.masked_fill(broken | (n == 0), torch.nan)
+    out = rank_biased_agreement(pred, target, ptr, p, ties)
+    n = ptr.diff()
     return reduce_groups(out, n, n > 0, weighting, reduction)

@@ -4,23 +4,21 @@ from __future__ import annotations
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pyg_rankspmm.graph import arrange, group
-from pyg_rankspmm.metrics.functional._groups import (
-    Ranking,
-    broken_groups,
-    joint_rank,
-    rank,
-)
-from pyg_rankspmm.metrics.functional._overlap import (
+from pyg_rankspmm.metrics.functional._groups import check_variant, joint_rank
+from pyg_rankspmm.metrics.functional.persistence import tail_sum
+from pyg_rankspmm.ops.agreement import (
     Cut,
     Depths,
+    Ranking,
     Weights,
     agreement,
-    check_variant,
-    harmonic_tail,
+    broken_groups,
     overlap,
+    rank,
 )
 from pyg_rankspmm.ops.soft_rank import check_groups, count_groups
 from pyg_rankspmm.typing import (
@@ -189,7 +187,7 @@ def _beyond(shared: Tensor, agreed: Tensor, long: Tensor, short: Tensor,
     """What the depths beyond the end of the longer list add."""
     # The depth at which all seen items can be in both lists.
     full = long + short - shared.long()
-    tail = harmonic_tail(p, int(full.max()) if full.numel() > 0 else 0,
+    tail = _harmonic_tail(p, int(full.max()) if full.numel() > 0 else 0,
                          full.device)
     end = (shared + (long - short) * agreed) / long
     return {
@@ -199,6 +197,16 @@ def _beyond(shared: Tensor, agreed: Tensor, long: Tensor, short: Tensor,
         'max': (weights.beyond * (2.0 - p**(full - long).double()) - full *
                 (tail[long] - tail[full])),
     }
+
+
+def _harmonic_tail(p: float, depth: int, device: torch.device) -> Tensor:
+    """The sum of w_d / d over d > k, for k = 0 to depth."""
+    if p == 1.0:
+        return torch.zeros(depth + 1, dtype=torch.double, device=device)
+    d = torch.arange(1, depth + 1, dtype=torch.double, device=device)
+    end = tail_sum(p, depth + 1) * (1.0 - p) / p
+    terms = F.pad((1.0 - p) * p**(d - 1.0) / d, (0, 1), value=end)
+    return terms.flip(0).cumsum(0).flip(0)
 
 
 # Lists #######################################################################

@@ -418,7 +418,7 @@ def rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
     real = rank.to(torch.float64)
     k = torch.minimum(real.nan_to_num(1.0).floor().clamp(min=1),
                       n[group].double()).long()
-    share = ((k - top + 1) / span).clamp(max=1.0)
+    share = ((k - top + 1).double() / span).clamp(max=1.0)
     slope = torch.where(k >= top, -(s[k] - s[k - 1]) * share, 0.0)
     loss = behind(torch.maximum(k, top)) - (real - k) * slope
     if p == 1.0:

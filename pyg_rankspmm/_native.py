@@ -126,10 +126,16 @@ def _heads(x: Tensor) -> Tuple[int, int]:
     return (1, x.size(1)) if x.dim() == 2 else (x.size(1), x.size(2))
 
 
+def _check_dims(x: Tensor, *dims: int) -> None:
+    if x.dim() not in dims:
+        raise ValueError(f"'x' must have {' or '.join(map(str, dims))} "
+                         f"dimensions (got {describe(x)})")
+
+
 def _takes(col: Tensor, x: Tensor, *values: Optional[Tensor]) -> bool:
     """Whether the kernels take these operands, the first of which has
     heads and channels."""
-    if col.dtype != torch.int32 or x.dtype not in _SUFFIX or x.dim() < 2:
+    if col.dtype != torch.int32 or x.dtype not in _SUFFIX:
         return False
     if x.size(1) == 0 or x.size(-1) == 0:
         return False
@@ -149,6 +155,7 @@ def _spmm(rowptr: Tensor, col: Tensor, perm: Optional[Tensor],
           colptr: Optional[Tensor], row: Optional[Tensor],
           perm_t: Optional[Tensor], value: Optional[Tensor],
           x: Tensor) -> Tensor:
+    _check_dims(x, 2, 3)
     if x.dtype in _HALF:
         value_, x_ = _float(value, x)
         return _spmm(rowptr, col, perm, None, None, None, value_,
@@ -171,6 +178,7 @@ def _spmm(rowptr: Tensor, col: Tensor, perm: Optional[Tensor],
 def _sddmm(rowptr: Tensor, col: Tensor, perm: Optional[Tensor],
            colptr: Optional[Tensor], row: Optional[Tensor],
            perm_t: Optional[Tensor], g: Tensor, x: Tensor) -> Tensor:
+    _check_dims(x, 2, 3)
     if x.dtype in _HALF:
         g_, x_ = _float(g, x)
         return _sddmm(rowptr, col, perm, None, None, None, g_, x_).to(x.dtype)
@@ -221,6 +229,7 @@ def _attention(
     negative_slope: float,
     dropout: float,
 ) -> Tuple[Tensor, Tensor]:
+    _check_dims(x, 3)
     if x.dtype in _HALF:
         x_, bias_ = _float(x, bias)
         out, lse = _attention(x_, a_src, a_dst, a_edge, bias_, rowptr, col,
@@ -264,6 +273,7 @@ def _attention_backward(
     negative_slope: float,
     dropout: float,
 ) -> Tuple[Tensor, ...]:
+    _check_dims(x, 3)
     if x.dtype in _HALF:
         grad_out_, x_, bias_, out_ = _float(grad_out, x, bias, out)
         grads = _attention_backward(grad_out_, x_, a_src, a_dst, a_edge, bias_,
@@ -309,13 +319,15 @@ def _refuse(what: str, size: int, bounds: Tuple[str, int, int]) -> None:
 
 
 def _fits(*sizes: int) -> bool:
+    if min(sizes) < 0:
+        raise ValueError(f"Sizes must not be negative (got {min(sizes)})")
     return G.index_dtype(*sizes) == torch.int32
 
 
 def _csr(row: Tensor, col: Tensor, num_rows: int, num_cols: int,
          num_loops: int) -> Tuple[Tensor, Tensor, Tensor]:
     count = row.numel() + num_loops
-    if (not _fits(num_rows, num_cols, count)
+    if (not _fits(num_rows, num_cols, num_loops, count)
             or num_loops > min(num_rows, num_cols)):
         return G._csr_reference(row, col, num_rows, num_cols, num_loops)
     _check('row', row, (row.numel(), ), torch.int64)
@@ -335,7 +347,9 @@ def _csr(row: Tensor, col: Tensor, num_rows: int, num_cols: int,
 
 
 def _group(index: Tensor, num_groups: int) -> Tuple[Tensor, Tensor]:
-    if not _fits(index.numel()) or index.dtype != torch.int64:
+    # (Any number of groups fits; it must not be negative.)
+    if (not _fits(index.numel(), min(num_groups, 0))
+            or index.dtype != torch.int64):
         return G._group_reference(index, num_groups)
     _check('index', index, (index.numel(), ), torch.int64)
     index_, = _contiguous(index)
@@ -377,7 +391,7 @@ def _restore(x: Tensor, place: Tensor) -> Tensor:
 
 def _transpose(rowptr: Tensor, col: Tensor, perm: Optional[Tensor],
                num_cols: int) -> Tuple[Tensor, Tensor, Tensor]:
-    if col.dtype != torch.int32:
+    if col.dtype != torch.int32 or not _fits(num_cols):
         return G._transpose_reference(rowptr, col, perm, num_cols)
     matrix = _Matrix(rowptr, col, perm, num_cols)
     colptr = rowptr.new_empty(num_cols + 1)

@@ -232,7 +232,29 @@ def check_torch_sparse(adj_t: Tensor) -> None:
                          f"{error}") from error
 
 
+def check_sparse_tensor(adj_t: SparseTensor) -> None:
+    """Checks what a :class:`torch_sparse.SparseTensor` was built from, which
+    it follows without a look when it is asked for anything else."""
+    storage, (num_rows, num_cols) = adj_t.storage, adj_t.sparse_sizes()
+    row, rowptr, col = storage._row, storage._rowptr, storage._col
+    _check_bounds('edge_index', col, num_cols)
+    if rowptr is not None:
+        _check_pointers(rowptr, col.numel())
+    if row is not None:
+        _check_bounds('edge_index', row, num_rows)
+        if bool((row.diff() < 0).any()):
+            raise ValueError("'edge_index' is a 'SparseTensor' whose rows are "
+                             "not sorted, although it was built with "
+                             "'is_sorted=True'")
+    if (row is not None and rowptr is not None and not torch.equal(
+            torch.bincount(row, minlength=num_rows), rowptr.diff())):
+        raise ValueError("'edge_index' is a 'SparseTensor' whose 'row' and "
+                         "'rowptr' contradict each other")
+
+
 def _from_sparse_tensor(adj_t: SparseTensor, size: Tuple[int, int]) -> Graph:
+    if adj_t.storage._rowptr is None:  # is made from what else is there
+        check_sparse_tensor(adj_t)
     num_src, num_dst = size
     _check_own_size((adj_t.size(1), adj_t.size(0)), size)
     rowptr, col, _ = adj_t.csr()
@@ -358,7 +380,9 @@ def transpose(matrix: CSR, num_cols: int) -> CSR:
 
 def index_dtype(*sizes: int) -> torch.dtype:
     """The shortest of int32 and int64 that counts to all ``sizes``."""
-    return torch.int32 if max(sizes) <= _INT32_MAX else torch.int64
+    # (A compiler would compile again whenever another one is the largest.)
+    short = all(size <= _INT32_MAX for size in sizes)
+    return torch.int32 if short else torch.int64
 
 
 def entries(
@@ -383,10 +407,22 @@ def _check_bounds(what: str, index: Tensor, size: int) -> None:
                          f"(got {low if low < 0 else high})")
 
 
+def _check_pointers(rowptr: Tensor, num_edges: int) -> None:
+    if (rowptr.numel() == 0 or int(rowptr[0]) != 0
+            or int(rowptr[-1]) != num_edges
+            or bool((rowptr.diff() < 0).any())):
+        raise ValueError("'edge_index' is not a valid compressed matrix: its "
+                         "row pointers must rise from 0 to the number of "
+                         "edges")
+
+
 def _csr_reference(row: Tensor, col: Tensor, num_rows: int, num_cols: int,
                    num_loops: int) -> Tuple[Tensor, Tensor, Tensor]:
     _check_bounds('edge_index[1]', row, num_rows)
     _check_bounds('edge_index[0]', col, num_cols)
+    if num_loops > min(num_rows, num_cols):
+        raise ValueError(f"'num_loops' must be at most "
+                         f"{min(num_rows, num_cols)} (got {num_loops})")
     if num_loops > 0:
         loop = torch.arange(num_loops, device=row.device)
         row = torch.where(row == col, num_rows, row)  # behind the last row
@@ -458,11 +494,7 @@ def _transpose_reference(
 def _compress_reference(rowptr: Tensor, col: Tensor,
                         num_cols: int) -> Tuple[Tensor, Tensor]:
     _check_bounds('edge_index', col, num_cols)
-    if (int(rowptr[0]) != 0 or int(rowptr[-1]) != col.numel()
-            or bool((rowptr.diff() < 0).any())):
-        raise ValueError("'edge_index' is not a valid compressed matrix: its "
-                         "row pointers must rise from 0 to the number of "
-                         "edges")
+    _check_pointers(rowptr, col.numel())
     dtype = index_dtype(rowptr.numel(), num_cols, col.numel())
     # An operator may not return its input.
     return rowptr.long().clone(), col.to(dtype, copy=True)

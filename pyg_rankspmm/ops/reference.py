@@ -31,7 +31,7 @@ def _blocks(num_entries: int, x: Tensor) -> Iterator[slice]:
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which sums over numbers of ``dtype`` are taken."""
-    return torch.promote_types(dtype, torch.float32)
+    return torch.float32 if dtype.itemsize < 4 else dtype
 
 
 def spmm(
@@ -412,16 +412,17 @@ def rbo(rank: Tensor, target: Tensor, ptr: Tensor,
         return s[high] - s[bottom - 1] + part / span
 
     real = rank.to(torch.float64)
-    k = torch.minimum(real.nan_to_num(1.0).floor().clamp(min=1).long(),
-                      n[group])
-    share = ((k - top + 1) / span).clamp(max=1.0)
+    k = torch.minimum(real.nan_to_num(1.0).floor().clamp(min=1),
+                      n[group].double()).long()
+    share = ((k - top + 1).double() / span).clamp(max=1.0)
     slope = torch.where(k >= top, -(s[k] - s[k - 1]) * share, 0.0)
     loss = behind(torch.maximum(k, top)) - (real - k) * slope
     if p == 1.0:
         loss, slope = loss / n[group], slope / n[group]
 
     zero = torch.zeros_like(n, dtype=torch.float64)
-    broken = ~zero.index_add(0, group, real + _nan(target)).isfinite()
+    rank_or_nan = torch.where(real >= 1, real, torch.nan)
+    broken = ~zero.index_add(0, group, rank_or_nan + _nan(target)).isfinite()
     out = 1.0 - zero.index_add(0, group, loss).clamp(min=0.0)
     out = out.masked_fill(broken, torch.nan)
     slope = slope.masked_fill(broken[group], torch.nan)

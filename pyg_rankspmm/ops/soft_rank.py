@@ -17,6 +17,7 @@ from pyg_rankspmm.graph import (
 from pyg_rankspmm.ops import reference
 from pyg_rankspmm.typing import (
     check_count,
+    check_dense,
     check_device,
     check_float,
     check_index,
@@ -81,7 +82,7 @@ def soft_rank(
     if isinstance(temperature, Tensor):
         if temperature.dim() == 0:
             temperature = temperature.expand(num_groups)
-        check_float('temperature', temperature)
+        check_dense('temperature', check_float('temperature', temperature))
         check_device('temperature', temperature, score.device, 'score')
         if temperature.dim() != 1 or temperature.size(0) < num_groups:
             raise ValueError(f"'temperature' must be a number or have shape "
@@ -149,6 +150,8 @@ def count_groups(name: str, index: Tensor,
     one more than the largest index."""
     if dim_size is not None:
         check_count('dim_size', dim_size)
+    if index.device.type == 'meta':
+        raise ValueError(f"'{name}' is on device 'meta' and holds no groups")
     if index.numel() == 0:
         return dim_size or 0
     low, high = (int(bound) for bound in index.aminmax())
@@ -269,15 +272,28 @@ def _soft_rank_grad_save(ctx: Any, inputs: Tuple[Any, ...],
 def _soft_rank_grad_backward(ctx: Any,
                              grad: Tensor) -> Tuple[Optional[Tensor], ...]:
     grad_rank, score, temperature, ptr, order = ctx.saved_tensors
+    order = order.long()
+    groups = reference.group_of(ptr, score.numel())
 
     def definition(score: Tensor, temperature: Tensor) -> Tensor:
         # What is traced for a compiler cannot wait for the longest group.
-        groups = reference.group_of(ptr, score.numel())
-        return reference.soft_rank(score, temperature, ptr, order.long(),
-                                   groups, score.numel())
+        return reference.soft_rank(score, temperature, ptr, order, groups,
+                                   score.numel())
 
-    return double_backward(definition, (score, temperature), grad_rank,
-                           (grad, None)) + (None, None)
+    # What is not finite in a group must not reach the others, since the scan
+    # of the definition multiplies across groups by 0.
+    odd = (grad - grad) + (grad_rank - grad_rank) + (score - score)
+    count = torch.zeros_like(ptr[1:]).index_add(0, groups,
+                                                odd[order].isnan().long())
+    of_group = (count > 0) | temperature.isnan()
+    broken = torch.zeros_like(odd, dtype=torch.bool).index_copy(
+        0, order, of_group[groups])
+    grads = double_backward(definition, (score, temperature),
+                            torch.where(broken, 0, grad_rank),
+                            (torch.where(broken, 0, grad), None))
+    return tuple(
+        g if g is None else torch.where(where, torch.nan, g)
+        for g, where in zip(grads, (broken, broken, of_group))) + (None, None)
 
 
 def _rbo_fake(rank: Tensor, target: Tensor, ptr: Tensor,

@@ -277,9 +277,10 @@ def test_nan_in_the_target_stays_with_its_node():
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16,
-                                   torch.float32])
+                                   torch.float32, torch.float8_e5m2])
 def test_dtypes(dtype):
-    pred, target, edge_label_index = make(dtype=dtype)
+    pred, target, edge_label_index = make(dtype=torch.float64)
+    pred = pred.detach().to(dtype).requires_grad_()
     loss = RankingLoss()(pred, target, edge_label_index)
     assert loss.dtype == torch.float32
     loss.backward()
@@ -452,6 +453,14 @@ INDEX = torch.tensor([[0, 0, 1], [2, 1, 0]])
     ((PRED, TARGET, INDEX, 2.0), TypeError, "'dim_size'"),
     ((PRED, TARGET, INDEX, True), TypeError, "'dim_size'"),
     ((PRED[:0], TARGET[:0], INDEX[:, :0], -1), ValueError, "'dim_size'"),
+    ((PRED.to_sparse(), TARGET, INDEX), TypeError, "'pred'.*dense"),
+    ((PRED, TARGET.to_sparse(), INDEX), TypeError, "'target'.*dense"),
+    ((PRED, TARGET, INDEX.to_sparse()), TypeError,
+     "'edge_label_index'.*dense"),
+    ((torch.nested.nested_tensor([PRED]), TARGET, INDEX), TypeError,
+     "'pred'.*nested"),
+    ((PRED.to('meta'), TARGET.to('meta'), INDEX.to('meta')), ValueError,
+     "'edge_label_index' is on device 'meta'"),
     ((PRED, TARGET.to('meta'), INDEX), ValueError, "'target' is on device"),
     ((PRED, TARGET, INDEX.to('meta')), ValueError,
      "'edge_label_index' is on device"),

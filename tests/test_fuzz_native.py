@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pyg_rankspmm import _native, graph
-from pyg_rankspmm.ops import reference
+from pyg_rankspmm.ops import agreement, reference
 
 pytestmark = pytest.mark.skipif(not _native.is_available(),
                                 reason='installed without kernels')
@@ -56,8 +56,7 @@ def matrix(rng):
 
 def groups(rng):
     count, size = rng.randint(1, 5), rng.choice([0, 1, 4, 9, 9, 60])
-    perm = torch.randperm(size).int() if rng.random() < 0.7 else None
-    return dict(ptr=pointers(rng, count, size), perm=perm), count, size
+    return dict(ptr=pointers(rng, count, size)), count, size
 
 
 def floats(*shape):
@@ -124,6 +123,15 @@ def group_args(rng):
                 num_groups=num_groups)
 
 
+def arrange_args(rng):
+    size = rng.choice([0, 1, 4, 9, 9, 60])
+    x = floats(size) if rng.random() < 0.7 else torch.randint(9, (size, ))
+    return dict(x=x, place=torch.randperm(size).int())
+
+
+restore_args = arrange_args
+
+
 def soft_rank_args(rng):
     args, count, size = groups(rng)
     return dict(score=floats(size), temperature=floats(count).exp(), **args)
@@ -154,6 +162,13 @@ def temperatures_args(rng):
     args, _, size = groups(rng)
     return dict(score=floats(size), **args, temperature=0.3,
                 relative=rng.random() < 0.5)
+
+
+def rank_biased_agreement_args(rng):
+    args, _, size = groups(rng)
+    return dict(pred=torch.randint(4, (size, )).float(),
+                target=torch.randint(4, (size, )), **args,
+                p=rng.choice([0.5, 1.0]), ties=rng.choice('abw'))
 
 
 def tie_spans_args(rng):
@@ -237,10 +252,8 @@ def is_matrix(rowptr, col, perm, num_cols):
         or (perm.shape == col.shape and inside(perm, col.numel(), count)))
 
 
-def is_grouped(ptr, perm, size):
-    return rises(ptr, size) and (perm is None or
-                                 (perm.shape == (size, )
-                                  and inside(perm, size)))
+def are_places(place, size):
+    return place.shape == (size, ) and inside(place, size)
 
 
 def shapes_are(args, **shapes):
@@ -287,13 +300,18 @@ def is_sound(op, args):
                 and inside(a['col'], a['num_cols']))
     if op == 'group':
         return a['num_groups'] >= 0 and inside(a['index'], a['num_groups'])
-    first = a['slope' if op == 'rbo_backward' else
-              'rank' if op == 'rbo' else 'score']
+    if op in ('arrange', 'restore'):
+        return a['x'].dim() == 1 and are_places(a['place'], a['x'].numel())
+    names = {'rbo': 'rank', 'rbo_backward': 'slope',
+             'rank_biased_agreement': 'pred'}
+    first = a[names.get(op, 'score')]
     size, count = first.numel(), a['ptr'].numel() - 1
-    perm = a['order'] if op == 'soft_rank_backward' else a['perm']
-    if first.dim() != 1 or not is_grouped(a['ptr'], perm, size):
+    if first.dim() != 1 or not rises(a['ptr'], size):
         return False
-    own = {'soft_rank': dict(temperature=(count, )),
+    if op == 'soft_rank_backward' and not are_places(a['order'], size):
+        return False
+    own = {'rank_biased_agreement': dict(target=(size, )),
+           'soft_rank': dict(temperature=(count, )),
            'soft_rank_backward': dict(temperature=(count, ), grad=(size, )),
            'rbo': dict(target=(size, )),
            'rbo_backward': dict(grad=(count, ))}
@@ -320,9 +338,14 @@ def definition(op, args):
         return getattr(graph, f'_{op}_reference')(*a.values())
     if op == 'compress':
         return graph._compress_reference(*a.values())
-    if op in ('rbo', 'rbo_backward') and is_permutation(a['perm'], None):
+    if op in ('rbo', 'rbo_backward'):
         out = getattr(reference, op)(*a.values())
         return out if isinstance(out, tuple) else [out]
+    if op == 'rank_biased_agreement':
+        return [agreement._reference(*a.values())]
+    if op == 'restore' or (op == 'arrange'
+                           and is_permutation(a['place'], None)):
+        return [getattr(graph, f'_{op}_reference')(*a.values())]
     return None
 
 
@@ -356,5 +379,6 @@ def test_broken_structures(op):
             for actual, expected in zip(out, wanted):
                 torch.testing.assert_close(actual, expected, equal_nan=True)
     assert refused >= COUNT // len(ARGS) // 10
-    if op in ('spmm', 'sddmm', 'rbo', 'csr', 'group', 'compress'):
+    if op in ('spmm', 'sddmm', 'rbo', 'csr', 'group', 'compress', 'arrange',
+              'restore', 'rank_biased_agreement'):
         assert compared > 0

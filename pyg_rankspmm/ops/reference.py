@@ -64,8 +64,9 @@ def _weighted_sum(row: Tensor, col: Tensor, weight: Optional[Tensor],
                   x: Tensor, num_rows: int) -> Tensor:
     dtype = accumulator(x.dtype)
     out = x.new_zeros((num_rows + 1, ) + x.shape[1:], dtype=dtype)
+    x = _with_zero_row(x)
     for e in _blocks(row.numel(), x):
-        message = _take(x, col[e]).to(dtype)
+        message = x[col[e]].to(dtype)
         if weight is not None:
             message = message * weight[e].unsqueeze(-1).to(dtype)
         out.index_add_(0, row[e], message)
@@ -74,14 +75,17 @@ def _weighted_sum(row: Tensor, col: Tensor, weight: Optional[Tensor],
 
 def _dot(row: Tensor, col: Tensor, g: Tensor, x: Tensor) -> Tensor:
     dtype = accumulator(x.dtype)
-    out = [(_take(g, row[e]).to(dtype) * x[col[e]].to(dtype)).sum(dim=-1)
+    g = _with_zero_row(g)
+    out = [(g[row[e]].to(dtype) * x[col[e]].to(dtype)).sum(dim=-1)
            for e in _blocks(row.numel(), x)]
     return torch.cat(out) if out else x.new_zeros((0, ) + x.shape[1:-1],
                                                   dtype=dtype)
 
 
-def _take(x: Tensor, row: Tensor) -> Tensor:
-    return x[row.clamp(max=x.size(0) - 1)]  # dropped entries take any row
+def _with_zero_row(x: Tensor) -> Tensor:
+    """For dropped entries, whose row is behind the last one: 0 times any other
+    row might be NaN."""
+    return torch.cat([x, x.new_zeros((1, ) + x.shape[1:])])
 
 
 def _fill_dropped(value: Tensor, row: Tensor, rowptr: Tensor,
@@ -167,7 +171,7 @@ def attention_backward(
     value = out if bias is None else out - bias
     d = (grad_out.to(u.dtype) * value.to(u.dtype)).sum(dim=-1)
     dp = mask * _dot(row, col, grad_out, x)
-    ds = _fill_dropped(alpha * (dp - _take(d, row)), row, rowptr, 0.0)
+    ds = _fill_dropped(alpha * (dp - _with_zero_row(d)[row]), row, rowptr, 0.0)
     du = torch.where(u > 0, ds, ds * negative_slope)
 
     grad_x = _weighted_sum(col, row, alpha * mask, grad_out, x.size(0))
@@ -184,7 +188,7 @@ def _logit(row: Tensor, col: Tensor, edge: Tensor, a_src: Tensor,
            a_dst: Optional[Tensor], a_edge: Optional[Tensor]) -> Tensor:
     u = a_src[col]
     if a_dst is not None:
-        u = u + _take(a_dst, row)
+        u = u + _with_zero_row(a_dst)[row]
     if a_edge is not None:
         u = u + a_edge[edge]
     return u

@@ -5,8 +5,13 @@ import pytest
 import torch
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
-from pyg_rankspmm.graph import from_edge_index
-from pyg_rankspmm.ops.attention import attention, attention_weights, draw_seed
+from pyg_rankspmm.graph import csr, from_edge_index
+from pyg_rankspmm.ops.attention import (
+    _attention_grad_reference,
+    attention,
+    attention_weights,
+    draw_seed,
+)
 
 NUM_SRC, NUM_DST, NUM_EDGES, HEADS, CHANNELS = 6, 4, 15, 2, 3
 
@@ -219,3 +224,20 @@ def test_seeds():
         torch.manual_seed(seed)
         seeds.append(int(draw_seed()))
     assert seeds[0] == seeds[1] != seeds[2]
+
+
+@pytest.mark.parametrize('run', [
+    torch.ops.pyg_rankspmm.attention_backward,
+    _attention_grad_reference,
+])
+@pytest.mark.parametrize('at', [0, 1])
+def test_dropped_entries_hear_no_nan(run, at):
+    # The old self-loops wait behind the last row and must read none of it.
+    edge = torch.tensor([0, 1, 0])
+    rest = *csr(edge, edge, 2, 2, 2), *(None, ) * 4, 0.2, 0.0
+    x, a = torch.randn(2, 1, 4), torch.randn(2, 1)
+    out, lse = torch.ops.pyg_rankspmm.attention(x, a, a, None, None, *rest)
+    grad = torch.ones_like(out)
+    grad[at] = torch.nan
+    grad_x = run(grad, x, a, a, None, None, out, lse, *rest)[0]
+    assert grad_x.isnan().any(-1).flatten().tolist() == [at == 0, at == 1]

@@ -22,7 +22,7 @@ INSTALL := -m pip install --disable-pip-version-check --no-input \
 CSRC := $(wildcard pyg_rankspmm/csrc/* pyg_rankspmm/csrc/*/*)
 PROJECT := pyproject.toml constraints.txt $(CSRC)
 
-.PHONY: help train test test-plain lint bench clean
+.PHONY: help train test test-plain lint bench fuzz sanitize soak coverage clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -49,6 +49,40 @@ lint: $(VENV)/.lint  ## Run ruff and mypy
 
 bench: $(VENV)/.test  ## Run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
+
+fuzz: $(VENV)/.test  ## The random tests with 20 times as many examples
+	TEST_STRUCTURES=100000 TEST_LARGE=1 $(BIN)/python -m pytest \
+		--hypothesis-profile=fuzz tests/test_fuzz_native.py \
+		tests/test_properties.py tests/test_precision.py $(PYTEST_ARGS)
+
+# Both need GCC, whose runtime must be there before Python is. ThreadSanitizer
+# knows nothing of what it has not compiled, such as PyTorch.
+sanitize: $(VENV)/.test  ## Kernel tests under ASan, UBSan and TSan
+	$(BIN)/python $(INSTALL) cmake nanobind
+	$(call sanitized,address,libasan.so libstdc++.so, \
+		ASAN_OPTIONS=detect_leaks=0, tests/test_fuzz_native.py \
+		tests/test_native.py tests/test_properties.py)
+	$(call sanitized,thread,libtsan.so, \
+		TSAN_OPTIONS=ignore_noninstrumented_modules=1, \
+		tests/test_native.py tests/test_concurrency.py \
+		-k 'threads or bits or between')
+
+define sanitized
+$(BIN)/cmake -S pyg_rankspmm/csrc -B build/$(1) -DRANKSPMM_SANITIZE=$(1) \
+	-DPython_EXECUTABLE=$(BIN)/python
+$(BIN)/cmake --build build/$(1) -j $(MAX_JOBS)
+$(BIN)/cmake --install build/$(1) --prefix build/$(1)
+LD_PRELOAD="$(foreach lib,$(2),$(shell $(CXX) -print-file-name=$(lib)))" \
+	TEST_EXTENSION=$$(echo build/$(1)/pyg_rankspmm/_C*.so) $(3) \
+	$(BIN)/python -m pytest -s -p no:cacheprovider $(4) $(PYTEST_ARGS)
+endef
+
+soak: $(VENV)/.test  ## 2,000 training steps: memory and speed stay
+	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+coverage: $(VENV)/.test  ## Which lines the tests run
+	$(BIN)/python -m pytest --cov --cov-report=term-missing \
+		--cov-fail-under=95 $(PYTEST_ARGS)
 
 clean:  ## Remove the virtual environments and everything generated
 	rm -rf $(VENV) $(PLAIN_VENV) build dist outputs *.egg-info

@@ -1,6 +1,6 @@
 """What must hold for every graph and all scores, whatever they are.
 
-'make fuzz' runs these with a hundred times as many examples.
+'make fuzz' runs these with twenty times as many examples.
 """
 import math
 
@@ -38,6 +38,12 @@ from pyg_rankspmm.ops.soft_rank import (
 
 OPS = torch.ops.pyg_rankspmm
 seeds = st.integers(0, 2**20)
+
+
+def examples(number):
+    """So many, or more, as the profile says."""
+    return settings(max_examples=number * settings.default.max_examples // 100,
+                    stateful_step_count=12)
 
 
 def close(actual, expected, rtol=1e-9):
@@ -84,7 +90,7 @@ def rankings(draw, kinds=KINDS, dtypes=(torch.float64, torch.float32)):
 
 @given(rankings(), st.sampled_from([1e-8, 0.3, 1e8]), st.booleans(),
        st.sampled_from([0.3, 0.9, 1.0]))
-@settings(max_examples=60)
+@examples(60)
 def test_ranking_operators_are_their_definitions(data, tau, relative, p):
     score, target, index, groups = data
     ptr, place = group(index, groups)
@@ -118,7 +124,7 @@ def test_ranking_operators_are_their_definitions(data, tau, relative, p):
 
 @given(rankings(KINDS[:5], (torch.float64, )),
        st.sampled_from([1e-3, 0.3, 1e3]))
-@settings(max_examples=60)
+@examples(60)
 def test_invariants_of_rankings(data, temperature):
     score, target, index, groups = data
     score = score.detach().requires_grad_()
@@ -148,7 +154,7 @@ def test_invariants_of_rankings(data, temperature):
 
 @given(rankings(KINDS[:6], (torch.float64, torch.bfloat16, torch.float16)),
        st.sampled_from([0.5, 0.9, 1.0]))
-@settings(max_examples=60)
+@examples(60)
 def test_invariants_of_metrics(data, p):
     score, target, index, groups = data
     n = torch.bincount(index, minlength=groups)
@@ -212,7 +218,7 @@ def problems(draw, max_nodes=9, max_edges=30):
 
 
 @given(problems())
-@settings(max_examples=50)
+@examples(50)
 def test_order_of_edges_and_names_of_nodes_do_not_matter(problem):
     before = problem.results()
     num_src, num_dst = problem.size
@@ -235,7 +241,7 @@ def test_order_of_edges_and_names_of_nodes_do_not_matter(problem):
 
 
 @given(problems())
-@settings(max_examples=50)
+@examples(50)
 def test_a_node_without_edges_changes_nothing(problem):
     before = problem.results()
     problem.size = problem.size[0] + 1, problem.size[1] + 1
@@ -254,7 +260,7 @@ def test_a_node_without_edges_changes_nothing(problem):
 
 
 @given(problems(max_edges=12), st.sampled_from(['attention', 'spmm', 'sddmm']))
-@settings(max_examples=15)
+@examples(15)
 def test_gradients_are_finite_differences(problem, what):
     assume(problem.edge_index.size(1) > 0)
     args = {
@@ -272,7 +278,7 @@ def test_gradients_are_finite_differences(problem, what):
 
 @given(rankings(['normal'], (torch.float64, )), st.sampled_from([0.5, 1.0]),
        st.sampled_from(['mean', 'sum', 'none']))
-@settings(max_examples=15)
+@examples(15)
 def test_gradients_of_the_loss_are_finite_differences(data, p, reduction):
     pred, target, index, groups = data
     assume(0 < len(pred) <= 40)
@@ -282,7 +288,7 @@ def test_gradients_of_the_loss_are_finite_differences(data, p, reduction):
 
 
 @given(problems(), seeds)
-@settings(max_examples=30)
+@examples(30)
 def test_special_spmm_is_a_dense_product(problem, seed):
     row, col = problem.edge_index.flip(0)
     value, b = problem.value[:, 0], problem.x[:, 0]
@@ -297,7 +303,7 @@ def test_special_spmm_is_a_dense_product(problem, seed):
 
 @given(problems(), st.sampled_from(['x', 'a_src', 'a_dst', 'value', 'g']),
        st.sampled_from([math.nan, math.inf, -math.inf]), st.booleans())
-@settings(max_examples=80)
+@examples(80)
 def test_what_is_not_finite_stays_with_its_neighbors(problem, name, bad,
                                                      loops):
     """Results that do not depend on the bad number keep their bits."""
@@ -453,7 +459,7 @@ class Session(RuleBasedStateMachine):
             _native.set_simd_level(self.level)
 
 
-Session.TestCase.settings = settings(max_examples=12, stateful_step_count=12)
+Session.TestCase.settings = examples(12)
 TestSession = Session.TestCase
 
 

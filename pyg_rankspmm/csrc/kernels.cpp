@@ -827,6 +827,7 @@ void attention(const AttentionArgs<T>& a, int threads) {
   Array<T> partial(long_rows.num_segments * part);
   // Padded heads are computed with, and nobody looks at the result.
   fill(flats.data(), threads * flat, T(0));
+  fill(patterns.data(), threads * narrow, T(0));
   if (drops) fill(keys.data(), threads * flat, uint32_t{0});
 
   const auto buffers = [&](int t) {

@@ -422,9 +422,9 @@ double scale_of(const double* score, int64_t size, int threads) {
     }
     most[c] = top;
   });
-  return std::exp2(
-      std::floor(std::log2(*std::max_element(most.data(),
-                                             most.data() + chunks))));
+  // (Not by log2, which rounds up to 2^1024 and more.)
+  return std::ldexp(1.0, std::ilogb(*std::max_element(
+                             most.data(), most.data() + chunks)));
 }
 
 }  // namespace

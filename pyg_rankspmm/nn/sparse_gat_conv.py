@@ -185,7 +185,10 @@ class SparseGATConv(GATConv):
         h, a_src, a_dst = self._project(x_src, x_dst)
         if h.device.type != 'meta' and torch.is_autocast_enabled(
                 h.device.type):
-            h = h.float()  # as PyG, whose softmax returns float32
+            # As PyG, whose softmax returns float32.
+            h, a_src = h.float(), a_src.float()
+            a_dst, a_edge = (a if a is None else a.float()
+                             for a in (a_dst, a_edge))
         graph = self._graph(edge_index, num_nodes, num_loops)
         dropout = self.dropout if self.training else 0.0
         bias = None

@@ -85,8 +85,12 @@ def attention_weights(
     :obj:`[num_edges, heads]`, in the caller's order of edges."""
     if check_rate('dropout', dropout) > 0.0 and seed is None:
         seed = draw_seed(a_src.device)
-    return reference.attention_weights(a_src, a_dst, a_edge, *graph.by_dst,
-                                       seed, negative_slope, dropout)
+    wide, *others = _cast_logits(a_src, a_src, a_dst, a_edge)
+    assert wide is not None
+    alpha = reference.attention_weights(wide, others[0], others[1],
+                                        *graph.by_dst, seed, negative_slope,
+                                        dropout)
+    return alpha.to(a_src.dtype)
 
 
 def draw_seed(device: Optional[torch.device] = None) -> Tensor:

@@ -209,6 +209,17 @@ def test_half_precision(dtype):
         torch.testing.assert_close(a.grad.float(), b.grad, rtol=0.1, atol=0.1)
 
 
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_weights_in_half_precision_sum_in_float32(dtype):
+    # 1000 equal weights: their sum in half precision would stop at 256.
+    graph = from_edge_index(torch.stack([torch.arange(1000),
+                                         torch.zeros(1000).long()]), (1000, 1))
+    alpha = attention_weights(graph, torch.zeros(1000, 1, dtype=dtype))
+    assert alpha.dtype == dtype
+    torch.testing.assert_close(alpha.float(), torch.full((1000, 1), 1e-3),
+                               rtol=0.01, atol=0)
+
+
 def test_forward_mode_is_refused():
     _, graph = make_graph()
     x, a_src, *_ = make_inputs()

@@ -22,7 +22,7 @@ INSTALL := -m pip install --disable-pip-version-check --no-input \
 CSRC := $(wildcard pyg_rankspmm/csrc/* pyg_rankspmm/csrc/*/*)
 PROJECT := pyproject.toml constraints.txt $(CSRC)
 
-.PHONY: help train test test-plain lint bench clean
+.PHONY: help train test test-plain lint bench docs notebooks clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -50,6 +50,12 @@ lint: $(VENV)/.lint  ## Run ruff and mypy
 bench: $(VENV)/.test  ## Run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
 
+docs: $(VENV)/.docs  ## Build the documentation into build/docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+
+notebooks: $(VENV)/.test  ## Run the notebooks and keep their outputs
+	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
+
 clean:  ## Remove the virtual environments and everything generated
 	rm -rf $(VENV) $(PLAIN_VENV) build dist outputs *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -69,6 +75,10 @@ $(VENV)/.train: $(VENV)/.created $(PROJECT)
 # compile it again.
 $(VENV)/.lint: $(VENV)/.train
 	$(BIN)/python $(INSTALL) 'pyg_rankspmm[dev,examples]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.train
+	$(BIN)/python $(INSTALL) 'pyg_rankspmm[docs]'
 	@touch $@
 
 # torch_scatter and torch_sparse import torch when they are built: it must be

@@ -1,0 +1,41 @@
+"""The tables of the page on benchmarks, from the results that are there."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List
+
+
+def write(results: Path, output: Path) -> None:
+    """Writes a table for each result of ``python -m benchmarks``."""
+    parts = []
+    for path in sorted(results.glob('*.json')):
+        result = json.loads(path.read_text('utf-8'))
+        if isinstance(result, dict) and {'environment', 'rows'} <= set(result):
+            parts.append(_section(path.name, result))
+    output.parent.mkdir(exist_ok=True)
+    output.write_text('\n'.join(parts), 'utf-8')
+
+
+def _section(name: str, result: Dict[str, Any]) -> str:
+    env = result['environment']
+    about = (f"torch {env['torch']}, torch_geometric "
+             f"{env['torch_geometric']}, kernels: {env['kernels']}, SIMD "
+             f"level {env['SIMD level']}, threads: {env['threads']}.")
+    head = ['case', 'step', 'allocator', 'time', 'ratio', 'extra memory']
+    lines = [f'### {name}', '', about, '', _line(head),
+             _line(['---'] * len(head))]
+    lines += [_line(_cells(row)) for row in result['rows']
+              if 'seconds' in row]
+    return '\n'.join([*lines, ''])
+
+
+def _cells(row: Dict[str, Any]) -> List[str]:
+    extra = row.get('extra_bytes')
+    return [row['case'], row['step'], row['setting'],
+            f"{1e3 * row['seconds']:.1f} ms", f"{row['ratio']:.2f}",
+            '' if extra is None else f'{extra / 1e6:,.0f} MB']
+
+
+def _line(cells: List[str]) -> str:
+    return '| ' + ' | '.join(cells) + ' |'

@@ -10,7 +10,13 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from pyg_rankspmm._library import define
-from pyg_rankspmm.typing import Adj, check_edge_index, check_size, describe
+from pyg_rankspmm.typing import (
+    Adj,
+    check_edge_index,
+    check_size,
+    describe,
+    out_of_range,
+)
 
 _INT32_MAX = torch.iinfo(torch.int32).max
 _MAX_GROUPS = 2**36  # whose pointers take half a terabyte
@@ -362,8 +368,7 @@ def _check_bounds(what: str, index: Tensor, size: int) -> None:
         return
     low, high = (int(bound) for bound in index.aminmax())
     if low < 0 or high >= size:
-        raise ValueError(f"'{what}' must hold indices from 0 to {size - 1} "
-                         f"(got {low if low < 0 else high})")
+        raise out_of_range(what, size, low if low < 0 else high)
 
 
 def _csr_reference(row: Tensor, col: Tensor, num_rows: int, num_cols: int,

@@ -310,7 +310,13 @@ class SparseGATConv(GATConv):
         # without a loop, go behind the end.
         src, dst = edge_index[0].long(), edge_index[1].long()
         index = torch.where((src == dst) | (dst >= num_loops), num_loops, dst)
-        return scatter(edge_attr, index, 0, num_loops + 1, fill)[:num_loops]
+        try:
+            return scatter(edge_attr, index, 0, num_loops + 1,
+                           fill)[:num_loops]
+        except ValueError as error:
+            raise ValueError(f"'fill_value' must be a number, a tensor, or "
+                             f"one of 'add', 'mean', 'min', 'max', 'mul' (got "
+                             f"{fill!r})") from error
 
     # Projection ##############################################################
 
@@ -348,6 +354,8 @@ class SparseGATConv(GATConv):
             if edge_attr is None or edge_attr.dim() == 1:
                 return None  # PyG takes plain values for weights
         check_float('edge_attr', edge_attr)
+        if edge_attr.dim() == 2:
+            self._check_channels('edge_attr', edge_attr, self.lin_edge)
         if num_loops > 0:
             loop_attr = self._loop_attr(edge_index, edge_attr, num_loops)
             edge_attr = torch.cat([edge_attr, loop_attr])

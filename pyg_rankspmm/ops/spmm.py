@@ -182,13 +182,21 @@ class SpecialSpmm(torch.nn.Module):
             torch.Tensor: Shape :obj:`[shape[0], channels]`.
         """
         check_edge_index('indices', indices)
-        num_rows, num_cols = check_size('shape', tuple(shape))
+        num_rows, num_cols = check_size('shape', shape)
+        check_float('values', values)
+        check_length('values', values, indices.size(1), 'indices')
         _check_dense('b', b)
         if b.size(0) != num_cols:
             raise ValueError(f"'b' must have one row for each of the "
                              f"{num_cols} columns of the sparse matrix (got "
                              f"{describe(b)})")
-        return spmm(indices.flip(0), values, b, size=(num_cols, num_rows))
+        try:
+            return spmm(indices.flip(0), values, b, size=(num_cols, num_rows))
+        except ValueError as error:  # in the words of this call
+            text = str(error).split(';')[0].replace("'value'", "'values'")
+            text = text.replace('edge_index[1]', 'indices[0]')
+            text = text.replace('edge_index[0]', 'indices[1]')
+            raise ValueError(f"{text}; 'shape' is {tuple(shape)}") from None
 
 
 def matmul(graph: Graph, value: Optional[Tensor], x: Tensor) -> Tensor:

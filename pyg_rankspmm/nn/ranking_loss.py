@@ -145,6 +145,11 @@ class RankingLoss(torch.nn.Module):
                 :obj:`None`, the largest index plus one.
                 (default: :obj:`None`)
 
+        Returns:
+            torch.Tensor: A scalar or, with :obj:`reduction="none"`, shape
+            :obj:`[dim_size]`, in the dtype of :obj:`pred`, but float32 for
+            bfloat16 and half.
+
         Raises:
             TypeError: If an argument has a wrong type or dtype.
             ValueError: If shapes, devices or indices do not fit, or the

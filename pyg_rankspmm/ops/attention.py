@@ -39,8 +39,10 @@ def attention(
     gradient.
 
     Args:
-        graph (Graph): The edges.
-        x (torch.Tensor): Shape :obj:`[num_src_nodes, heads, channels]`.
+        graph (Graph): The edges, as
+            :func:`~pyg_rankspmm.graph.from_edge_index` returns them.
+        x (torch.Tensor): Shape :obj:`[num_src_nodes, heads, channels]`,
+            floating point.
         a_src (torch.Tensor): Shape :obj:`[num_src_nodes, heads]`.
         a_dst (torch.Tensor, optional): Shape :obj:`[num_dst_nodes, heads]`.
         a_edge (torch.Tensor, optional): Shape :obj:`[num_edges, heads]`, in
@@ -56,6 +58,10 @@ def attention(
     Returns:
         torch.Tensor: Shape :obj:`[num_dst_nodes, heads, channels]`, dtype of
         :obj:`x`.
+
+    Raises:
+        TypeError: If an argument has a wrong type or dtype.
+        ValueError: If shapes do not fit, or the rate is none.
 
     Example:
         >>> from pyg_rankspmm.graph import from_edge_index

@@ -6,7 +6,7 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
-from pyg_rankspmm.graph import compact, group
+from pyg_rankspmm.graph import arrange, compact, group
 from pyg_rankspmm.ops.reference import accumulator
 from pyg_rankspmm.ops.soft_rank import (
     check_groups,
@@ -157,10 +157,11 @@ class RankingLoss(torch.nn.Module):
         """
         pred, target, index = self._check(pred, target, edge_label_index)
         index, dim_size = self._groups(index, dim_size)
-        ptr, perm = group(index, dim_size)
-        tau = temperatures(pred, ptr, perm, self.temperature, self.relative)
-        rank = rank_groups(pred, tau, ptr, perm)
-        loss = 1.0 - overlap(rank, target, ptr, perm, self.p)
+        ptr, place = group(index, dim_size)
+        pred, target = arrange(pred, place), arrange(target, place)
+        tau = temperatures(pred, ptr, self.temperature, self.relative)
+        rank = rank_groups(pred, tau, ptr)
+        loss = 1.0 - overlap(rank, target, ptr, self.p)
 
         degree = ptr.diff()
         weight = degree if self.weighting == 'degree' else degree.clamp(max=1)

@@ -26,14 +26,15 @@ def _section(name: str, result: Dict[str, Any]) -> str:
     lines = [f'### {name}', '', about, '', _line(head),
              _line(['---'] * len(head))]
     lines += [_line(_cells(row)) for row in result['rows']
-              if 'seconds' in row]
+              if 'seconds' in row or 'extra_bytes' in row]
     return '\n'.join([*lines, ''])
 
 
 def _cells(row: Dict[str, Any]) -> List[str]:
-    extra = row.get('extra_bytes')
+    seconds, extra = row.get('seconds'), row.get('extra_bytes')
     return [row['case'], row['step'], row['setting'],
-            f"{1e3 * row['seconds']:.1f} ms", f"{row['ratio']:.2f}",
+            '' if seconds is None else f'{1e3 * seconds:.1f} ms',
+            '' if seconds is None else f"{row['ratio']:.2f}",
             '' if extra is None else f'{extra / 1e6:,.0f} MB']
 
 

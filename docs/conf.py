@@ -26,7 +26,6 @@ if importlib.util.find_spec('pyg_rankspmm.loader') is None:
     exclude_patterns.append('api/loader.rst')
 html_theme = 'furo'
 html_title = f'pyg_rankspmm {version}'
-html_static_path = ['figures']
 
 myst_enable_extensions = ['amsmath', 'dollarmath']
 myst_heading_anchors = 3

@@ -64,13 +64,13 @@ def main(paths: List[str]) -> None:
     with plt.rc_context(STYLE):
         fig, axes = plt.subplots(1, 2, figsize=(9, 3.8),
                                  layout='constrained', sharey=True)
-        draw(axes[0], files, 'seconds', 1, 's',
-             'time (two threads)')
-        draw(axes[1], files, 'extra_bytes', 1e-9, 'GB', 'memory on top of the input')
+        draw(axes[0], files, 'seconds', 1, 's', 'time (two threads)')
+        draw(axes[1], files, 'extra_bytes', 1e-9, 'GB',
+             'memory on top of the input')
         axes[0].set_ylabel('heads × channels')
         axes[0].invert_yaxis()
-        fig.suptitle('One layer, forward and backward: 170,000 nodes, 2.3 M '
-                     'edges, on a CPU', fontsize=11)
+        fig.suptitle('One layer, forward and backward: 170,000 nodes, '
+                     '2.3 M edges, on a CPU', fontsize=11)
         handles, labels = axes[0].get_legend_handles_labels()
         fig.legend(handles, labels, loc='outside lower center', ncols=2,
                    frameon=False)

@@ -22,7 +22,8 @@ INSTALL := -m pip install --disable-pip-version-check --no-input \
 CSRC := $(wildcard pyg_rankspmm/csrc/* pyg_rankspmm/csrc/*/*)
 PROJECT := pyproject.toml constraints.txt $(CSRC)
 
-.PHONY: help train test test-plain lint bench fuzz sanitize soak coverage clean
+.PHONY: help train test test-plain lint bench docs notebooks \
+	fuzz sanitize soak coverage clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -49,6 +50,12 @@ lint: $(VENV)/.lint  ## Run ruff and mypy
 
 bench: $(VENV)/.test  ## Run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.docs  ## Build the documentation into build/docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+
+notebooks: $(VENV)/.test  ## Run the notebooks and keep their outputs
+	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
 
 fuzz: $(VENV)/.test  ## The random tests with 20 times as many examples
 	TEST_STRUCTURES=100000 TEST_LARGE=1 $(BIN)/python -m pytest \
@@ -103,6 +110,10 @@ $(VENV)/.train: $(VENV)/.created $(PROJECT)
 # compile it again.
 $(VENV)/.lint: $(VENV)/.train
 	$(BIN)/python $(INSTALL) 'pyg_rankspmm[dev,examples]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.train
+	$(BIN)/python $(INSTALL) 'pyg_rankspmm[docs]'
 	@touch $@
 
 # torch_scatter and torch_sparse import torch when they are built: it must be

@@ -55,15 +55,16 @@ def _refuse_tangents(name: str, args: Sequence[Any]) -> None:
         if (isinstance(arg, Tensor)
                 and forward_ad.unpack_dual(arg).tangent is not None):
             raise NotImplementedError(
-                f"'{name}' has no forward-mode derivative; use reverse mode "
-                f"('torch.autograd.grad')")
+                f"The operator 'pyg_rankspmm::{name}' has no forward-mode "
+                f"derivative; use reverse mode ('torch.autograd.grad')")
 
 
 def _refuse_transforms(name: str) -> None:
     if torch._C._functorch.maybe_current_level() is not None:
         raise NotImplementedError(
-            f"'{name}' does not take part in the transforms of 'torch.func'; "
-            f"use 'torch.autograd.grad'")
+            f"The operator 'pyg_rankspmm::{name}' does not take part in the "
+            f"transforms of 'torch.func' (vmap, grad, jvp ...); use "
+            f"'torch.autograd.grad', and one call for a whole batch")
 
 
 def double_backward(

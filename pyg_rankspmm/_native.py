@@ -34,7 +34,7 @@ from pyg_rankspmm.ops.soft_rank import (
     _tie_spans_reference,
 )
 from pyg_rankspmm.ops.spmm import _sddmm_reference, _spmm_reference
-from pyg_rankspmm.typing import describe
+from pyg_rankspmm.typing import describe, out_of_range
 
 _C: Any
 try:
@@ -79,6 +79,10 @@ def set_simd_level(name: str) -> None:
     """Makes the kernels use one of :func:`simd_levels`."""
     if _C is None:
         raise RuntimeError("pyg_rankspmm was installed without its kernels")
+    if name not in simd_levels():
+        raise ValueError(f"There is no SIMD level {name!r} on this processor; "
+                         f"set PYG_RANKSPMM_SIMD to one of "
+                         f"{', '.join(simd_levels())}, or leave it unset")
     _C.set_level(name)
 
 
@@ -314,8 +318,7 @@ def _attention_backward(
 
 def _refuse(what: str, size: int, bounds: Tuple[str, int, int]) -> None:
     _, low, high = bounds
-    raise ValueError(f"'{what}' must hold indices from 0 to {size - 1} "
-                     f"(got {low if low < 0 else high})")
+    raise out_of_range(what, size, low if low < 0 else high)
 
 
 def _fits(*sizes: int) -> bool:

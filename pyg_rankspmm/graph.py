@@ -10,7 +10,13 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from pyg_rankspmm._library import define
-from pyg_rankspmm.typing import Adj, check_edge_index, check_size, describe
+from pyg_rankspmm.typing import (
+    Adj,
+    check_edge_index,
+    check_size,
+    describe,
+    out_of_range,
+)
 
 _INT32_MAX = torch.iinfo(torch.int32).max
 _MAX_GROUPS = 2**36  # whose pointers take half a terabyte
@@ -72,7 +78,18 @@ class Graph(NamedTuple):
 
 
 def num_edges(edge_index: Adj) -> int:
-    r"""The number of edges of a graph in any form."""
+    r"""The number of edges of a graph in any form.
+
+    Args:
+        edge_index: As in :func:`from_edge_index`.
+
+    Raises:
+        TypeError: If :obj:`edge_index` has none of these forms.
+
+    Example:
+        >>> num_edges(torch.tensor([[0, 1, 1], [0, 0, 2]]))
+        3
+    """
     if isinstance(edge_index, SparseTensor):
         return edge_index.nnz()
     if isinstance(edge_index, Tensor) and is_torch_sparse_tensor(edge_index):
@@ -81,7 +98,24 @@ def num_edges(edge_index: Adj) -> int:
 
 
 def own_value(edge_index: Adj) -> Optional[Tensor]:
-    r"""The values that a sparse matrix carries, in the order of its edges."""
+    r"""The values that a sparse matrix carries.
+
+    Args:
+        edge_index: As in :func:`from_edge_index`.
+
+    Returns:
+        torch.Tensor: Shape :obj:`[num_edges, ...]`, in the order of the edges
+        in the matrix, or :obj:`None` if there are none.
+
+    Raises:
+        ValueError: If the matrix has entries to add up and requires a
+            gradient.
+
+    Example:
+        >>> adj_t = torch.eye(2).to_sparse()
+        >>> own_value(adj_t)
+        tensor([1., 1.])
+    """
     if isinstance(edge_index, SparseTensor):
         return edge_index.storage.value()
     if not isinstance(edge_index, Tensor):
@@ -105,8 +139,27 @@ def infer_size(
     num_src_nodes: int,
     num_dst_nodes: int,
 ) -> Tuple[int, int]:
-    r"""The number of source and target nodes: what the graph itself knows,
-    else what the caller says in :obj:`size`, else the numbers given here."""
+    r"""The number of source and target nodes: what the caller says in
+    :obj:`size`, else what the graph itself knows, else the numbers given here.
+
+    Args:
+        edge_index: As in :func:`from_edge_index`.
+        size ((int, int), optional): The numbers, of which each may be
+            :obj:`None`.
+        num_src_nodes (int): The number of source nodes if nobody knows.
+        num_dst_nodes (int): The number of target nodes if nobody knows.
+
+    Returns:
+        (int, int): The number of source and target nodes.
+
+    Raises:
+        ValueError: If :obj:`size` is not a pair of such numbers.
+
+    Example:
+        >>> edge_index = torch.tensor([[0, 1, 1], [0, 0, 2]])
+        >>> infer_size(edge_index, (None, 3), 2, 2)
+        (2, 3)
+    """
     if isinstance(size, (tuple, list)) and len(size) == 2:
         known = (num_src_nodes, num_dst_nodes)
         size = tuple(known[i] if n is None else n for i, n in enumerate(size))
@@ -149,9 +202,22 @@ def from_edge_index(
             caller's order. Only for a :obj:`[2, num_edges]` tensor.
             (default: :obj:`0`)
 
+    Returns:
+        Graph: The edges by target, and by source if they came sorted so.
+
     Raises:
         TypeError: If :obj:`edge_index` has none of these forms.
         ValueError: If an index is negative or not below its size.
+
+    Example:
+        >>> edge_index = torch.tensor([[0, 1, 1], [0, 2, 0]])
+        >>> rowptr, col, perm = from_edge_index(edge_index, (2, 3)).by_dst
+        >>> rowptr
+        tensor([0, 2, 2, 3])
+        >>> col
+        tensor([0, 1, 1], dtype=torch.int32)
+        >>> perm
+        tensor([0, 2, 1], dtype=torch.int32)
     """
     if isinstance(edge_index, EdgeIndex):
         _check_own_size(edge_index.sparse_size(), size)
@@ -323,6 +389,16 @@ def csr(
         num_loops: If positive, entries with equal row and column are dropped
             and row :obj:`i < num_loops` gets the entry :obj:`(i, i)` at its
             end, as number :obj:`E + i` of the caller's order.
+
+    Returns:
+        CSR: The matrix.
+
+    Raises:
+        ValueError: If an index is negative or not below its size.
+
+    Example:
+        >>> csr(torch.tensor([1, 0, 1]), torch.tensor([0, 1, 1]), 2, 2).rowptr
+        tensor([0, 1, 3])
     """
     return CSR(*_csr(row, col, num_rows, num_cols, num_loops))
 
@@ -342,6 +418,13 @@ def group(index: Tensor, num_groups: int) -> Tuple[Tensor, Tensor]:
     Raises:
         ValueError: If an index is negative or not below :obj:`num_groups`, or
             these are too many for any memory.
+
+    Example:
+        >>> ptr, place = group(torch.tensor([1, 0, 1]), 2)
+        >>> ptr
+        tensor([0, 1, 3])
+        >>> place
+        tensor([1, 0, 2], dtype=torch.int32)
     """
     if not torch.compiler.is_compiling() and num_groups > _MAX_GROUPS:
         raise ValueError(f"There cannot be {num_groups} groups; number them "
@@ -357,23 +440,62 @@ def arrange(x: Tensor, place: Tensor) -> Tensor:
     In a large array of edges in any order, each entry of a group is on a cache
     line of its own. Entries that were put in order once are read in order
     from then on.
+
+    Args:
+        x (torch.Tensor): Shape :obj:`[E]`.
+        place (torch.Tensor): As :func:`group` returns it.
+
+    Example:
+        >>> _, place = group(torch.tensor([1, 0, 1]), 2)
+        >>> arrange(torch.tensor([5.0, 6.0, 7.0]), place)
+        tensor([6., 5., 7.])
     """
     return _arrange(x, place)
 
 
 def restore(x: Tensor, place: Tensor) -> Tensor:
-    r"""The inverse of :func:`arrange`: :obj:`out[e] = x[place[e]]`."""
+    r"""The inverse of :func:`arrange`: :obj:`out[e] = x[place[e]]`.
+
+    Args:
+        x (torch.Tensor): Shape :obj:`[E]`.
+        place (torch.Tensor): As :func:`group` returns it.
+
+    Example:
+        >>> _, place = group(torch.tensor([1, 0, 1]), 2)
+        >>> restore(torch.tensor([6.0, 5.0, 7.0]), place)
+        tensor([5., 6., 7.])
+    """
     return _restore(x, place)
 
 
 def compact(index: Tensor) -> Tensor:
     r"""Renumbers the groups of an :obj:`index` from 0 on, in the same order,
-    without empty ones."""
+    without empty ones.
+
+    Args:
+        index (torch.Tensor): Shape :obj:`[E]`, :obj:`torch.int64`.
+
+    Raises:
+        ValueError: If an index is negative.
+
+    Example:
+        >>> compact(torch.tensor([7, 3, 7]))
+        tensor([1, 0, 1])
+    """
     return _compact(index)
 
 
 def transpose(matrix: CSR, num_cols: int) -> CSR:
     r"""The transposed matrix; :obj:`perm` still leads to the caller's order.
+
+    Args:
+        matrix (CSR): The matrix.
+        num_cols (int): Its number of columns.
+
+    Example:
+        >>> matrix = csr(torch.tensor([0, 0]), torch.tensor([2, 0]), 1, 3)
+        >>> transpose(matrix, 3).rowptr
+        tensor([0, 1, 1, 2])
     """
     return CSR(*_transpose(*matrix, num_cols))
 
@@ -392,7 +514,22 @@ def entries(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     r"""Row, column and position in the caller's order of each entry of a
     :class:`CSR`, as :obj:`torch.int64`; the dropped entries are in the row
-    behind the last one."""
+    behind the last one.
+
+    Args:
+        rowptr (torch.Tensor): As in :class:`CSR`, and so are the others.
+        col (torch.Tensor): Shape :obj:`[num_entries]`.
+        perm (torch.Tensor, optional): Shape :obj:`[num_entries]`.
+
+    Returns:
+        (torch.Tensor, torch.Tensor, torch.Tensor): Shape
+        :obj:`[num_entries]` each.
+
+    Example:
+        >>> matrix = csr(torch.tensor([1, 0]), torch.tensor([2, 0]), 2, 3)
+        >>> entries(*matrix)
+        (tensor([0, 1]), tensor([0, 2]), tensor([1, 0]))
+    """
     position = torch.arange(col.numel(), device=col.device)
     row = torch.searchsorted(rowptr, position, right=True) - 1
     return row, col.long(), position if perm is None else perm.long()
@@ -403,8 +540,7 @@ def _check_bounds(what: str, index: Tensor, size: int) -> None:
         return
     low, high = (int(bound) for bound in index.aminmax())
     if low < 0 or high >= size:
-        raise ValueError(f"'{what}' must hold indices from 0 to {size - 1} "
-                         f"(got {low if low < 0 else high})")
+        raise out_of_range(what, size, low if low < 0 else high)
 
 
 def _check_pointers(rowptr: Tensor, num_edges: int) -> None:

@@ -21,7 +21,17 @@ def _version(package: str) -> str:
 
 
 def info() -> Dict[str, str]:
-    r"""Versions, kernels, SIMD level, threads and optional packages."""
+    r"""Versions, kernels, SIMD level, threads and optional packages.
+
+    :obj:`python -m pyg_rankspmm.info` prints it.
+
+    Returns:
+        dict: A text for each of them, by name.
+
+    Example:
+        >>> info()['pyg_rankspmm'] == pyg_rankspmm.__version__
+        True
+    """
     if _native.is_available():
         kernels = 'compiled'
     elif _native.is_installed():

@@ -1,6 +1,7 @@
 """Shared type aliases and the argument checks with their error texts."""
 from __future__ import annotations
 
+import reprlib
 from numbers import Real
 from typing import Any, Optional, Tuple, Union
 
@@ -23,12 +24,16 @@ def describe(value: Any) -> str:
         kind = str(value.dtype) + (
             '' if value.layout == torch.strided else f', {value.layout}')
         return f"a {kind} tensor of shape {list(value.shape)}"
-    return f"{type(value).__name__} {value!r}"
+    return f"{type(value).__name__} {reprlib.repr(value)}"
 
 
 def check_tensor(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
-        raise TypeError(f"'{name}' must be a tensor (got {describe(value)})")
+        hint = ''
+        if isinstance(value, (list, tuple)) or hasattr(value, '__array__'):
+            hint = f"; convert it with 'torch.as_tensor({name})'"
+        raise TypeError(f"'{name}' must be a tensor (got {describe(value)})"
+                        f"{hint}")
     if value.is_nested:
         raise TypeError(f"'{name}' must not be nested (got "
                         f"{describe(value)}); concatenate its parts")
@@ -61,11 +66,31 @@ def check_index(name: str, value: Any) -> Tensor:
 
 
 def check_edge_index(name: str, value: Any) -> Tensor:
-    check_index(name, value)
+    check_tensor(name, value)
     if value.dim() != 2 or value.size(0) != 2:
         raise ValueError(f"'{name}' must have shape [2, num_edges] (got "
-                         f"{describe(value)})")
-    return value
+                         f"{describe(value)}){edge_index_hint(name, value)}")
+    return check_index(name, value)
+
+
+def edge_index_hint(name: str, value: Tensor) -> str:
+    """What to do about a tensor that is no ``[2, num_edges]``."""
+    if value.dim() == 2 and value.size(1) == 2:
+        return f"; transpose it with '{name}.t()'"
+    if value.dim() == 2 and value.size(0) == value.size(1):
+        return ("; turn a dense adjacency matrix into edges with "
+                "'torch_geometric.utils.dense_to_sparse'")
+    return ''
+
+
+def out_of_range(name: str, size: int, got: int) -> ValueError:
+    """The error for an index that is negative, or not below a size."""
+    hint = ''
+    if name.startswith('edge_index'):
+        hint = (f"; by the rows of the features, or 'size', there are {size} "
+                f"of these nodes: number them from 0 on, or correct that")
+    return ValueError(f"'{name}' must hold indices from 0 to {size - 1} (got "
+                      f"{got}){hint}")
 
 
 def flatten(name: str, value: Tensor) -> Tensor:
@@ -105,15 +130,19 @@ def check_probability(name: str, value: Any) -> float:
     """A persistence p in (0, 1]."""
     number = _check_number(name, value, 'a number in (0, 1]')
     if not 0.0 < number <= 1.0:
-        raise ValueError(f"'{name}' must lie in (0, 1] (got {number})")
+        raise ValueError(f"'{name}' must lie in (0, 1] (got {number}); 1.0 "
+                         f"weighs all depths alike, a smaller one the first "
+                         f"ranks more")
     return number
 
 
 def check_positive(name: str, value: Any) -> float:
+    """A temperature."""
     number = _check_number(name, value, 'a positive number')
     if not 0.0 < number < float('inf'):
         raise ValueError(f"'{name}' must be positive and finite (got "
-                         f"{number})")
+                         f"{number}); a small one, such as 0.001, gives "
+                         f"nearly exact ranks")
     return number
 
 
@@ -155,7 +184,8 @@ def check_size(name: str, value: Any) -> Tuple[int, int]:
     if (not isinstance(pair, (tuple, list)) or len(pair) != 2
             or any(isinstance(n, bool) or not isinstance(n, int) or n < 0
                    for n in pair)):
-        raise ValueError(f"'{name}' must be a pair (num_src_nodes, "
-                         f"num_dst_nodes) of non-negative integers (got "
-                         f"{describe(value)})")
+        what = ('(rows, columns)' if name == 'shape' else
+                '(num_src_nodes, num_dst_nodes)')
+        raise ValueError(f"'{name}' must be a pair {what} of non-negative "
+                         f"integers (got {describe(value)})")
     return pair[0], pair[1]

@@ -24,7 +24,9 @@ from pyg_rankspmm.typing import (
     check_index,
     check_positive,
     check_probability,
+    check_tensor,
     describe,
+    edge_index_hint,
     flatten,
 )
 
@@ -143,6 +145,11 @@ class RankingLoss(torch.nn.Module):
                 :obj:`None`, the largest index plus one.
                 (default: :obj:`None`)
 
+        Returns:
+            torch.Tensor: A scalar or, with :obj:`reduction="none"`, shape
+            :obj:`[dim_size]`, in the dtype of :obj:`pred`, but float32 for
+            bfloat16 and half.
+
         Raises:
             TypeError: If an argument has a wrong type or dtype.
             ValueError: If shapes, devices or indices do not fit, or the
@@ -168,15 +175,17 @@ class RankingLoss(torch.nn.Module):
 
     def _check(self, pred: Tensor, target: Tensor,
                index: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-        pred = flatten('pred', check_float('pred', pred))
+        # The shape first: an edge_index in its place is told by that.
+        pred = check_float('pred', flatten('pred', check_tensor('pred', pred)))
         target = check_target(target, pred)
         check_index('edge_label_index', index)
         if index.dim() == 2 and index.size(0) == 2:
             index = index[0 if self.group_by == 'src' else 1]
         elif index.dim() != 1:
+            hint = edge_index_hint('edge_label_index', index)
             raise ValueError(f"'edge_label_index' must have shape [2, "
                              f"num_edges] or [num_edges] (got "
-                             f"{describe(index)})")
+                             f"{describe(index)}){hint}")
         index = check_groups('edge_label_index', index, pred, 'pred')
         return pred.to(accumulator(pred.dtype)), target, index
 

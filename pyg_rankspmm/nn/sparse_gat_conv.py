@@ -1,6 +1,7 @@
 """GATConv on the fused attention operator."""
 from __future__ import annotations
 
+import inspect
 from typing import Any, FrozenSet, Optional, Tuple, Union, cast
 
 import torch
@@ -43,6 +44,12 @@ _MESSAGE_HOOKS = tuple(f'_{name}_forward_{kind}'
                        for name in ('propagate', 'message', 'aggregate',
                                     'message_and_aggregate', 'edge_update')
                        for kind in ('pre_hooks', 'hooks'))
+
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(GATConv).parameters.items()
+    if parameter.default is not parameter.empty and name != 'heads'
+}
 
 
 class SparseGATConv(GATConv):
@@ -149,21 +156,32 @@ class SparseGATConv(GATConv):
 
         Args:
             x (torch.Tensor or (torch.Tensor, torch.Tensor)): The input node
-                features.
+                features, shape :obj:`[num_nodes, in_channels]`, floating
+                point; a pair for source and target nodes of a bipartite
+                graph, of which the second may be :obj:`None`.
             edge_index (torch.Tensor or EdgeIndex or SparseTensor): The edge
-                indices, in any form that PyG takes.
-            edge_attr (torch.Tensor, optional): The edge features.
-                (default: :obj:`None`)
-            size ((int, int), optional): The shape of the adjacency matrix.
-                (default: :obj:`None`)
+                indices, in any form that PyG takes: shape
+                :obj:`[2, num_edges]` (source, target), or a sparse matrix with
+                one row for each target.
+            edge_attr (torch.Tensor, optional): The edge features, shape
+                :obj:`[num_edges, edge_dim]`, in the order of the edges in
+                :obj:`edge_index`. (default: :obj:`None`)
+            size ((int, int), optional): The number of source and target
+                nodes. (default: :obj:`None`)
             return_attention_weights (bool, optional): If set to :obj:`True`,
                 will additionally return the tuple
                 :obj:`(edge_index, attention_weights)`, holding the computed
                 attention weights for each edge. (default: :obj:`None`)
 
+        Returns:
+            torch.Tensor: Shape :obj:`[num_dst_nodes, heads * out_channels]`,
+            or :obj:`[num_dst_nodes, out_channels]` without :obj:`concat`.
+
         Raises:
             TypeError: If an argument has a wrong type or dtype.
             ValueError: If shapes, sizes, devices or indices do not fit.
+            NotImplementedError: For a sparse matrix whose self-loops would
+                need edge features.
         """
         if self._must_see_messages() or self._flows_back_bipartite(x):
             return super().forward(x, edge_index, edge_attr, size,
@@ -318,7 +336,13 @@ class SparseGATConv(GATConv):
         # without a loop, go behind the end.
         src, dst = edge_index[0].long(), edge_index[1].long()
         index = torch.where((src == dst) | (dst >= num_loops), num_loops, dst)
-        return scatter(edge_attr, index, 0, num_loops + 1, fill)[:num_loops]
+        try:
+            return scatter(edge_attr, index, 0, num_loops + 1,
+                           fill)[:num_loops]
+        except ValueError as error:
+            raise ValueError(f"'fill_value' must be a number, a tensor, or "
+                             f"one of 'add', 'mean', 'min', 'max', 'mul' (got "
+                             f"{fill!r})") from error
 
     # Projection ##############################################################
 
@@ -356,6 +380,8 @@ class SparseGATConv(GATConv):
             if edge_attr is None or edge_attr.dim() == 1:
                 return None  # PyG takes plain values for weights
         check_float('edge_attr', edge_attr)
+        if edge_attr.dim() == 2:
+            self._check_channels('edge_attr', edge_attr, self.lin_edge)
         if num_loops > 0:
             loop_attr = self._loop_attr(edge_index, edge_attr, num_loops)
             edge_attr = torch.cat([edge_attr, loop_attr])
@@ -408,6 +434,15 @@ class SparseGATConv(GATConv):
             edge_index, _ = remove_self_loops(edge_index)
             edge_index, _ = add_self_loops(edge_index, num_nodes=num_loops)
         return out, (edge_index, alpha)
+
+    def __repr__(self) -> str:
+        """As PyG's, and all other settings that are not the defaults."""
+        settings = {name: getattr(self, name, default)
+                    for name, default in _DEFAULTS.items()}
+        settings['bias'] = self.bias is not None
+        changed = [f', {name}={value!r}' for name, value in settings.items()
+                   if isinstance(value, Tensor) or value != _DEFAULTS[name]]
+        return super().__repr__()[:-1] + ''.join(changed) + ')'
 
 
 def _is_plain(lin: torch.nn.Module) -> bool:

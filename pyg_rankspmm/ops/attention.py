@@ -9,7 +9,7 @@ from torch import Tensor
 from pyg_rankspmm._library import define, double_backward
 from pyg_rankspmm.graph import Graph
 from pyg_rankspmm.ops import reference
-from pyg_rankspmm.typing import check_rate
+from pyg_rankspmm.typing import check_float, check_rate, describe
 
 
 def attention(
@@ -39,8 +39,10 @@ def attention(
     gradient.
 
     Args:
-        graph (Graph): The edges.
-        x (torch.Tensor): Shape :obj:`[num_src_nodes, heads, channels]`.
+        graph (Graph): The edges, as
+            :func:`~pyg_rankspmm.graph.from_edge_index` returns them.
+        x (torch.Tensor): Shape :obj:`[num_src_nodes, heads, channels]`,
+            floating point.
         a_src (torch.Tensor): Shape :obj:`[num_src_nodes, heads]`.
         a_dst (torch.Tensor, optional): Shape :obj:`[num_dst_nodes, heads]`.
         a_edge (torch.Tensor, optional): Shape :obj:`[num_edges, heads]`, in
@@ -57,6 +59,10 @@ def attention(
         torch.Tensor: Shape :obj:`[num_dst_nodes, heads, channels]`, dtype of
         :obj:`x`.
 
+    Raises:
+        TypeError: If an argument has a wrong type or dtype.
+        ValueError: If shapes do not fit, or the rate is none.
+
     Example:
         >>> from pyg_rankspmm.graph import from_edge_index
         >>> graph = from_edge_index(torch.tensor([[0, 1], [0, 0]]), (2, 1))
@@ -64,6 +70,7 @@ def attention(
         >>> attention(graph, x, a_src=torch.zeros(2, 1))
         tensor([[[2.]]])
     """
+    _check_operands(graph, x, a_src=a_src, a_dst=a_dst, a_edge=a_edge)
     if check_rate('dropout', dropout) > 0.0 and seed is None:
         seed = draw_seed(x.device)
     out, _ = _attention(x, *_cast_logits(x, a_src, a_dst, a_edge),
@@ -97,6 +104,21 @@ def draw_seed(device: Optional[torch.device] = None) -> Tensor:
     r"""A seed for the dropout of :func:`attention`, from torch's generator:
     shape :obj:`[1]`, :obj:`torch.int64`."""
     return torch.randint(2**62, (1, ), device=device)
+
+
+def _check_operands(graph: Any, x: Any, **logits: Any) -> None:
+    if not isinstance(graph, Graph):
+        raise TypeError(f"'graph' must be a Graph (got {describe(graph)}); "
+                        f"build it with 'graph.from_edge_index'")
+    if check_float('x', x).dim() != 3:
+        raise ValueError(f"'x' must have shape [num_src_nodes, heads, "
+                         f"channels] (got {describe(x)})")
+    for name, a in logits.items():
+        if a is None:
+            continue
+        if check_float(name, a).dim() != 2 or a.size(1) != x.size(1):
+            raise ValueError(f"'{name}' must have one column for each of the "
+                             f"{x.size(1)} heads of 'x' (got {describe(a)})")
 
 
 def _cast_logits(x: Tensor,

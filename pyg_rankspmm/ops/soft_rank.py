@@ -90,7 +90,8 @@ def soft_rank(
                              f"{num_groups} groups (got "
                              f"{describe(temperature)})")
         if not bool((temperature.detach() > 0).all()):
-            raise ValueError("'temperature' must be positive everywhere")
+            raise ValueError(f"'temperature' must be positive everywhere (got "
+                             f"{float(temperature.min())})")
         num_groups = temperature.size(0)
         temperature = temperature.to(dtype).clamp(*_range(dtype))
     else:
@@ -156,7 +157,8 @@ def count_groups(name: str, index: Tensor,
         return dim_size or 0
     low, high = (int(bound) for bound in index.aminmax())
     if low < 0:
-        raise ValueError(f"'{name}' must not be negative (got {low})")
+        raise ValueError(f"'{name}' must not be negative (got {low}); number "
+                         f"the groups from 0 on")
     if dim_size is not None and high >= dim_size:
         raise ValueError(f"'{name}' must hold indices below the 'dim_size' of "
                          f"{dim_size} (got {high})")

@@ -107,9 +107,9 @@ def sddmm(edge_index: Adj, g: Tensor, x: Tensor) -> Tensor:
         edge_index (torch.Tensor or EdgeIndex or SparseTensor): The graph, as
             in :func:`spmm`.
         g (torch.Tensor): Shape :obj:`[num_dst_nodes, channels]` or
-            :obj:`[num_dst_nodes, heads, channels]`.
+            :obj:`[num_dst_nodes, heads, channels]`, floating point.
         x (torch.Tensor): Shape :obj:`[num_src_nodes, channels]` or
-            :obj:`[num_src_nodes, heads, channels]`.
+            :obj:`[num_src_nodes, heads, channels]`, floating point.
 
     Returns:
         torch.Tensor: Shape :obj:`[num_edges]` or :obj:`[num_edges, heads]`, in
@@ -175,21 +175,35 @@ class SpecialSpmm(torch.nn.Module):
             indices (torch.Tensor): Row and column of each entry, shape
                 :obj:`[2, num_entries]`, integers. Entries at the same place
                 add up.
-            values (torch.Tensor): Shape :obj:`[num_entries]`.
+            values (torch.Tensor): Shape :obj:`[num_entries]`, floating
+                point.
             shape ((int, int)): Number of rows and columns.
-            b (torch.Tensor): Shape :obj:`[shape[1], channels]`.
+            b (torch.Tensor): Shape :obj:`[shape[1], channels]`, floating
+                point.
 
         Returns:
             torch.Tensor: Shape :obj:`[shape[0], channels]`.
+
+        Raises:
+            TypeError: If an argument has a wrong type or dtype.
+            ValueError: If shapes, devices or indices do not fit.
         """
         check_edge_index('indices', indices)
-        num_rows, num_cols = check_size('shape', tuple(shape))
+        num_rows, num_cols = check_size('shape', shape)
+        check_float('values', values)
+        check_length('values', values, indices.size(1), 'indices')
         _check_dense('b', b)
         if b.size(0) != num_cols:
             raise ValueError(f"'b' must have one row for each of the "
                              f"{num_cols} columns of the sparse matrix (got "
                              f"{describe(b)})")
-        return spmm(indices.flip(0), values, b, size=(num_cols, num_rows))
+        try:
+            return spmm(indices.flip(0), values, b, size=(num_cols, num_rows))
+        except ValueError as error:  # in the words of this call
+            text = str(error).split(';')[0].replace("'value'", "'values'")
+            text = text.replace('edge_index[1]', 'indices[0]')
+            text = text.replace('edge_index[0]', 'indices[1]')
+            raise ValueError(f"{text}; 'shape' is {tuple(shape)}") from None
 
 
 def matmul(graph: Graph, value: Optional[Tensor], x: Tensor) -> Tensor:

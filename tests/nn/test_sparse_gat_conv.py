@@ -789,6 +789,13 @@ def test_deepcopy_and_pickle():
 
 def test_repr():
     assert repr(SparseGATConv(7, 5, heads=2)) == 'SparseGATConv(7, 5, heads=2)'
+    conv = SparseGATConv((7, 3), 5, concat=False, dropout=0.5, edge_dim=2,
+                         add_self_loops=False, bias=False, residual=True)
+    assert repr(conv) == (
+        'SparseGATConv((7, 3), 5, heads=1, concat=False, dropout=0.5, '
+        'add_self_loops=False, edge_dim=2, bias=False, residual=True)')
+    conv = SparseGATConv(7, 5, edge_dim=1, fill_value=torch.zeros(1))
+    assert 'fill_value=tensor([0.])' in repr(conv)
 
 
 # Dropout #####################################################################

@@ -46,8 +46,10 @@ def kendall_tau(
     left out of the mean. A group with a :obj:`NaN` in it is not left out.
 
     Args:
-        pred (torch.Tensor): The predicted scores, shape :obj:`[num_edges]`.
-        target (torch.Tensor): The true scores, shape :obj:`[num_edges]`.
+        pred (torch.Tensor): The predicted scores, shape :obj:`[num_edges]`,
+            floating point.
+        target (torch.Tensor): The true scores, shape :obj:`[num_edges]`, any
+            real dtype.
         index (torch.Tensor): The group of each edge, shape
             :obj:`[num_edges]`, in any order.
         weighting (str, optional): As in :func:`rank_biased_overlap`.
@@ -59,6 +61,10 @@ def kendall_tau(
 
     Returns:
         torch.Tensor: A scalar, or shape :obj:`[num_groups]`; float64.
+
+    Raises:
+        TypeError: If an argument has a wrong type or dtype.
+        ValueError: If shapes, devices or indices do not fit.
 
     Example:
         >>> pred = torch.tensor([0.1, 0.2, 0.3, 0.4])

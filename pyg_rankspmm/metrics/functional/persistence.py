@@ -24,6 +24,13 @@ def rbo_weight(p: float, depth: int) -> float:
             which weighs all depths of an endless list alike, the weight is 0.
         depth (int): The number of ranks :math:`d \geq 1`.
 
+    Returns:
+        float: The weight, from 0 to 1.
+
+    Raises:
+        TypeError: If an argument has a wrong type.
+        ValueError: If :math:`p` or :math:`d` are out of range.
+
     Example:
         >>> round(rbo_weight(0.9, 10), 4)
         0.8556
@@ -44,6 +51,13 @@ def rbo_p(weight: float, depth: int) -> float:
     Args:
         weight (float): The weight, between 0 and 1 (exclusive).
         depth (int): The number of ranks :math:`d \geq 1`.
+
+    Returns:
+        float: The persistence, between 0 and 1.
+
+    Raises:
+        TypeError: If an argument has a wrong type.
+        ValueError: If the weight or :math:`d` are out of range.
 
     Example:
         >>> round(rbo_p(0.8556, 10), 3)

@@ -236,7 +236,7 @@ def test_autocast(add_self_loops, return_attention_weights):
     for grad, parameter, wanted in zip(grads, conv.parameters(), exact_grads):
         assert grad.dtype == parameter.dtype
         error = (grad - wanted).norm() / wanted.norm().clamp(min=1e-3)
-        assert error < 0.1  # 8 bits, and a loss that is steep where ranks are
+        assert error < 0.2  # 8 bits, and a loss that is steep where ranks are
 
 
 @pytest.mark.parametrize('use_reentrant', [True, False])

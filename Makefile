@@ -93,7 +93,7 @@ coverage: $(VENV)/.test  ## Which lines the tests run
 
 clean:  ## Remove the virtual environments and everything generated
 	rm -rf $(VENV) $(PLAIN_VENV) build dist outputs *.egg-info
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Environments ################################################################

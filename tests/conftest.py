@@ -3,12 +3,13 @@ import importlib.util
 import os
 import sys
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # The first example of a test may compile or import something; a deadline
 # would blame the code for a busy machine.
-settings.register_profile('pyg_rankspmm', deadline=None)
-settings.register_profile('fuzz', deadline=None, max_examples=2000)
+PATIENT = dict(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile('pyg_rankspmm', **PATIENT)
+settings.register_profile('fuzz', max_examples=2000, **PATIENT)
 settings.load_profile('pyg_rankspmm')
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pyg_rankspmm import RankingLoss, sddmm, soft_rank, spmm
-from pyg_rankspmm.graph import from_edge_index, group
+from pyg_rankspmm.graph import arrange, from_edge_index, group
 from pyg_rankspmm.metrics.functional import kendall_tau, rank_biased_overlap
 from pyg_rankspmm.ops.attention import attention, attention_weights
 from pyg_rankspmm.ops.soft_rank import overlap, temperatures
@@ -189,12 +189,12 @@ def test_no_nan_that_was_not_there(dtype, temperature, scale):
             loss = RankingLoss(p, temperature, relative)(pred, target, index)
             grad, = torch.autograd.grad(loss, pred)
             assert 0 <= loss <= 1 and grad.isfinite().all()
-        ptr, perm = group(index, 9)
-        tau = temperatures(pred, ptr, perm, temperature, relative)
+        ptr, place = group(index, 9)
+        tau = temperatures(arrange(pred, place), ptr, temperature, relative)
         rank = soft_rank(pred, index, tau)
         n = ptr.diff()[index]
         assert ((rank >= 1) & (rank <= n)).all()
-        rbo = overlap(rank, target, ptr, perm, 0.9)
+        rbo = overlap(arrange(rank, place), arrange(target, place), ptr, 0.9)
         assert ((rbo >= 0) & (rbo <= 1)).all()
 
 

@@ -1,0 +1,49 @@
+"""The weight of the first ranks."""
+import math
+
+import pytest
+
+from pyg_rankspmm.metrics.functional import rbo_p, rbo_weight
+
+
+def weight_by_simulation(p, depth, num=20_000):
+    """The first 'depth' ranks of identical endless lists get this share of
+    all weight: sum over d of w_d min(d, depth) / d."""
+    return math.fsum((1 - p) * p**(d - 1) * min(d, depth) / d
+                     for d in range(1, num))
+
+
+@pytest.mark.parametrize('p', [0.1, 0.5, 0.9, 0.98, 0.99])
+@pytest.mark.parametrize('depth', [1, 2, 10, 50, 300])
+def test_rbo_weight(p, depth):
+    assert rbo_weight(p, depth) == pytest.approx(
+        weight_by_simulation(p, depth), abs=1e-9)
+
+
+def test_rbo_weight_of_the_paper():
+    assert rbo_weight(0.9, 10) == pytest.approx(0.8556, abs=5e-5)
+    assert rbo_weight(0.98, 50) == pytest.approx(0.8522, abs=5e-5)
+    assert rbo_weight(1.0, 10) == 0.0
+
+
+@pytest.mark.parametrize('depth', [1, 10, 100])
+@pytest.mark.parametrize('weight', [0.01, 0.5, 0.86, 0.999])
+def test_rbo_p(weight, depth):
+    p = rbo_p(weight, depth)
+    assert 0 < p < 1
+    assert rbo_weight(p, depth) == pytest.approx(weight, abs=1e-6)
+
+
+@pytest.mark.parametrize('p', [0.0, -0.5, 1.1, math.nan])
+def test_bad_p(p):
+    with pytest.raises(ValueError, match="'p'"):
+        rbo_weight(p, 10)
+
+
+def test_bad_weight_and_depth():
+    for weight in (0.0, 1.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="'weight'"):
+            rbo_p(weight, 10)
+    for depth, error in ((0, ValueError), (2.5, TypeError)):
+        with pytest.raises(error, match="'depth'"):
+            rbo_weight(0.9, depth)

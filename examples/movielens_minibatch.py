@@ -296,8 +296,8 @@ def parse_args(
         description='Ranks the movies of each user, in mini-batches.',
         formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
-    add('--epochs', type=int, default=60, help='at most, in all')
-    add('--patience', type=int, default=15,
+    add('--epochs', type=int, default=80, help='at most, in all')
+    add('--patience', type=int, default=20,
         help='epochs without a better validation RBO before it ends')
     add('--max-edges', type=int, default=8192,
         help='ratings to rank in a batch of one process, at most')

@@ -46,7 +46,7 @@ def measure(name: str, args: argparse.Namespace) -> List[Dict[str, Any]]:
             continue
         for step, numbers in result.items():
             row = dict(case=name, step=step, setting=setting, **numbers)
-            if args.memory and setting == 'default':
+            if args.memory and setting == 'default' and 'seconds' in row:
                 row['extra_bytes'] = run_child(
                     ['--memory-of', f'{name}|{step}', *common])
             rows.append(row)
@@ -59,7 +59,8 @@ HEADER = ['case', 'step', 'setting', 'ms', 'ratio', 'CPU ratio', 'extra MB']
 
 def format_row(row: Dict[str, Any]) -> str:
     if 'seconds' not in row:
-        return f"| {row['case']} | failed |"
+        return (f"| {row['case']} | {row['step']} | {row['setting']} | "
+                f"{row.get('error', '')} |")
     extra = row.get('extra_bytes')
     cells = [row['case'], row['step'], row['setting'],
              f"{row['seconds'] * 1e3:.2f}", f"{row['ratio']:.2f}",

@@ -4,7 +4,10 @@ installed are left out."""
 from __future__ import annotations
 
 import functools
-from typing import Callable, Dict
+import sys
+from types import ModuleType
+from typing import Any, Callable, Dict, Optional
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -37,7 +40,7 @@ def layer_steps(layers: Dict[str, torch.nn.Module], x: Tensor,
             layer.zero_grad(set_to_none=True)
             x.grad = None
             out = layer(x, edge_index)
-            out.backward(grad)
+            out.backward(grad.view_as(out))
 
         return run
 
@@ -47,6 +50,47 @@ def layer_steps(layers: Dict[str, torch.nn.Module], x: Tensor,
     return {name: step(layer) for name, layer in layers.items()}
 
 
+def gat_layers(in_channels: int, channels: int,
+               heads: int) -> Dict[str, torch.nn.Module]:
+    from torch_geometric.nn import GATConv
+    layers: Dict[str, torch.nn.Module] = {
+        'ours': SparseGATConv(in_channels, channels, heads=heads),
+        'PyG GATConv': GATConv(in_channels, channels, heads=heads),
+    }
+    dgl = import_dgl()
+    if dgl is not None:
+        layers['DGL GATConv'] = DGLLayer(dgl, in_channels, channels, heads)
+    return layers
+
+
+def import_dgl() -> Optional[ModuleType]:
+    # The last DGL on PyPI imports its GraphBolt, which needs a library for
+    # each version of PyTorch, and ends there; nothing here needs it.
+    with mock.patch.dict(sys.modules, {'dgl.graphbolt': mock.MagicMock()}):
+        try:
+            import dgl
+            import dgl.nn  # noqa: F401
+        except (ImportError, OSError):
+            return None
+    return dgl
+
+
+class DGLLayer(torch.nn.Module):
+    """DGL's layer on what PyG's layers get."""
+    def __init__(self, dgl: Any, in_channels: int, channels: int,
+                 heads: int) -> None:
+        super().__init__()
+        self.dgl = dgl
+        self.conv = dgl.nn.GATConv(in_channels, channels, heads)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        loop = torch.arange(x.size(0))
+        src, dst = edge_index[:, edge_index[0] != edge_index[1]]
+        ends = torch.cat([src, loop]), torch.cat([dst, loop])
+        graph = self.dgl.graph(ends, num_nodes=x.size(0))
+        return self.conv(graph, x)
+
+
 @case('layer 128 -> 8x32', 8, 32)
 @case('layer 128 -> 4x32', 4, 32)
 @case('layer 128 -> 8x8', 8, 8)
@@ -54,32 +98,28 @@ def layer_steps(layers: Dict[str, torch.nn.Module], x: Tensor,
 def gat_layer(heads: int, channels: int) -> Steps:
     """A hidden layer: projection, CSR of a raw edge_index, attention,
     gradients of the parameters and of x."""
-    from torch_geometric.nn import GATConv
-    layers = {
-        'ours': SparseGATConv(128, channels, heads=heads),
-        'PyG GATConv': GATConv(128, channels, heads=heads),
-    }
     x = torch.randn(NUM_NODES, 128, requires_grad=True)
-    return layer_steps(layers, x, power_law_graph(NUM_NODES, NUM_EDGES))
+    return layer_steps(gat_layers(128, channels, heads), x,
+                       power_law_graph(NUM_NODES, NUM_EDGES))
 
 
 @case('layer on Cora 1433 -> 8x8')
 def cora_layer() -> Steps:
-    from torch_geometric.nn import GATConv
-    layers = {'ours': SparseGATConv(1433, 8, heads=8),
-              'PyG GATConv': GATConv(1433, 8, heads=8)}
     x = (torch.rand(2708, 1433) < 0.0127).float()
-    return layer_steps(layers, x, power_law_graph(2708, 10_556))
+    steps = layer_steps(gat_layers(1433, 8, 8), x,
+                        power_law_graph(2708, 10_556))
+    weight = torch.randn(64, 1433, requires_grad=True)
+    grad = torch.randn(2708, 64)
+    # What no layer does without: nobody can be faster than this.
+    steps['the projection alone'] = lambda: (x @ weight.t()).backward(grad)
+    return steps
 
 
 @case('layer on a tiny graph 16 -> 4x8')
 def tiny_layer() -> Steps:
     """Nothing to compute: the overhead of a call."""
-    from torch_geometric.nn import GATConv
-    layers = {'ours': SparseGATConv(16, 8, heads=4),
-              'PyG GATConv': GATConv(16, 8, heads=4)}
     x = torch.randn(10, 16, requires_grad=True)
-    return layer_steps(layers, x, torch.randint(10, (2, 20)))
+    return layer_steps(gat_layers(16, 8, 4), x, torch.randint(10, (2, 20)))
 
 
 # Kernels #####################################################################
@@ -140,13 +180,18 @@ def products() -> Steps:
 
         return run
 
-    steps = {'ours': step(lambda: spmm(edge_index, value, x))}
+    src, dst = edge_index
+    n = NUM_NODES
+    steps = {
+        'ours': step(lambda: spmm(edge_index, value, x)),
+        # Its backward pass makes a dense N x N matrix.
+        'torch.sparse': step(lambda: torch.sparse_coo_tensor(
+            edge_index.flip(0), value, (n, n)) @ x),
+    }
     try:
         import torch_sparse
     except ImportError:
         return steps
-    src, dst = edge_index
-    n = NUM_NODES
     flipped = edge_index.flip(0)
     steps['torch_sparse.spmm'] = step(
         lambda: torch_sparse.spmm(flipped, value, n, n, x))
@@ -168,11 +213,8 @@ def ranking(num_edges: int, num_groups: int = 10_000) -> tuple:
     return pred, target, index
 
 
-@case('RankingLoss, 1 M edges', 1_000_000)
-@case('RankingLoss, 10 M edges', 10_000_000)
-def ranking_loss(num_edges: int) -> Steps:
+def ranking_step(num_edges: int) -> Step:
     pred, target, index = ranking(num_edges)
-    numbers = torch.randn(1_000_000)
     criterion = RankingLoss()
     edge_index = torch.stack([index, index])
 
@@ -180,16 +222,69 @@ def ranking_loss(num_edges: int) -> Steps:
         pred.grad = None
         criterion(pred, target, edge_index).backward()
 
-    return {'torch.sort of 1 M floats': lambda: torch.sort(numbers),
-            'ours': run}
+    return run
+
+
+@case('RankingLoss, 1 M edges')
+def ranking_loss() -> Steps:
+    steps = {'ours': ranking_step(1_000_000), **sort_step()}
+    try:
+        import torchsort
+    except ImportError:
+        return steps
+    pred, target, index = ranking(1_000_000)
+
+    def run() -> None:
+        """Not even RBO: the squared difference of the ranks."""
+        pred.grad = None
+        order = index.argsort(stable=True)
+        size = index.bincount().tolist()
+        loss = pred.new_zeros(())
+        for x, y in zip(pred[order].split(size), target[order].split(size)):
+            if x.numel() > 0:
+                rank = torchsort.soft_rank(-x.unsqueeze(0)).squeeze(0)
+                true = (-y).argsort().argsort() + 1
+                loss = loss + (rank - true).square().sum()
+        loss.backward()
+
+    steps['torchsort, a loop over the groups'] = run
+    return steps
+
+
+@case('RankingLoss, 10 M edges')
+def ranking_loss_scaling() -> Steps:
+    return {'1 M edges': ranking_step(1_000_000),
+            '10 M edges': ranking_step(10_000_000)}
 
 
 @case('rank_biased_overlap, 1 M edges')
 def overlap() -> Steps:
     pred, target, index = ranking(1_000_000)
     pred = pred.detach()
-    numbers = torch.randn(1_000_000)
-    return {
-        'torch.sort of 1 M floats': lambda: torch.sort(numbers),
+    steps = {
         'ours': lambda: rank_biased_overlap(pred, target, index, p=0.9),
+        **sort_step(),
     }
+    try:
+        import rbo
+    except ImportError:
+        return steps
+
+    def run() -> float:
+        order = index.argsort(stable=True)
+        total = 0.0
+        for entries in order.split(index.bincount().tolist()):
+            if len(entries) > 0:
+                lists = (entries[scores[entries].argsort(descending=True)]
+                         .tolist() for scores in (pred, target))
+                total += len(entries) * rbo.RankingSimilarity(*lists).rbo(
+                    p=0.9, ext=True)
+        return total / len(order)
+
+    steps['rbo, a loop over the groups'] = run
+    return steps
+
+
+def sort_step() -> Steps:
+    numbers = torch.randn(1_000_000)
+    return {'torch.sort of 1 M floats': lambda: torch.sort(numbers)}

@@ -15,13 +15,19 @@ def interleave(steps: Dict[str, Step], repeats: int) -> Dict[str, Any]:
     all of them. The first one is what the others are compared with.
 
     The ratio of a step is the median over the rounds of its time by that of
-    the first one in the same round. CPU time counts all threads; it ignores
+    the first one in the same round. A step that fails is left out, with the
+    reason. CPU time counts all threads; it ignores
     who else is waiting for a core, but not who else fills the caches.
     """
     wall: Dict[str, list] = {name: [] for name in steps}
     cpu: Dict[str, list] = {name: [] for name in steps}
-    for step in steps.values():
-        step()
+    failed = {}
+    for name, step in steps.items():
+        try:
+            step()
+        except RuntimeError as error:  # such as too little memory
+            failed[name] = str(error).splitlines()[0]
+    steps = {name: step for name, step in steps.items() if name not in failed}
     for _ in range(repeats):
         for name, step in steps.items():
             start = time.perf_counter(), time.process_time()
@@ -29,7 +35,7 @@ def interleave(steps: Dict[str, Step], repeats: int) -> Dict[str, Any]:
             wall[name].append(time.perf_counter() - start[0])
             cpu[name].append(time.process_time() - start[1])
     first = next(iter(steps))
-    return {
+    return {name: {'error': error} for name, error in failed.items()} | {
         name: {
             'seconds': statistics.median(wall[name]),
             'ratio': _ratio(wall[name], wall[first]),

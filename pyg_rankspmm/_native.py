@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pyg_rankspmm import graph as G
 from pyg_rankspmm._library import LIBRARY
-from pyg_rankspmm.ops import reference
+from pyg_rankspmm.ops import agreement, reference
 from pyg_rankspmm.ops.attention import (
     _attention_grad_reference,
     _attention_reference,
@@ -126,10 +126,16 @@ def _heads(x: Tensor) -> Tuple[int, int]:
     return (1, x.size(1)) if x.dim() == 2 else (x.size(1), x.size(2))
 
 
+def _check_dims(x: Tensor, *dims: int) -> None:
+    if x.dim() not in dims:
+        raise ValueError(f"'x' must have {' or '.join(map(str, dims))} "
+                         f"dimensions (got {describe(x)})")
+
+
 def _takes(col: Tensor, x: Tensor, *values: Optional[Tensor]) -> bool:
     """Whether the kernels take these operands, the first of which has
     heads and channels."""
-    if col.dtype != torch.int32 or x.dtype not in _SUFFIX or x.dim() < 2:
+    if col.dtype != torch.int32 or x.dtype not in _SUFFIX:
         return False
     if x.size(1) == 0 or x.size(-1) == 0:
         return False
@@ -149,6 +155,7 @@ def _spmm(rowptr: Tensor, col: Tensor, perm: Optional[Tensor],
           colptr: Optional[Tensor], row: Optional[Tensor],
           perm_t: Optional[Tensor], value: Optional[Tensor],
           x: Tensor) -> Tensor:
+    _check_dims(x, 2, 3)
     if x.dtype in _HALF:
         value_, x_ = _float(value, x)
         return _spmm(rowptr, col, perm, None, None, None, value_,
@@ -171,6 +178,7 @@ def _spmm(rowptr: Tensor, col: Tensor, perm: Optional[Tensor],
 def _sddmm(rowptr: Tensor, col: Tensor, perm: Optional[Tensor],
            colptr: Optional[Tensor], row: Optional[Tensor],
            perm_t: Optional[Tensor], g: Tensor, x: Tensor) -> Tensor:
+    _check_dims(x, 2, 3)
     if x.dtype in _HALF:
         g_, x_ = _float(g, x)
         return _sddmm(rowptr, col, perm, None, None, None, g_, x_).to(x.dtype)
@@ -221,6 +229,7 @@ def _attention(
     negative_slope: float,
     dropout: float,
 ) -> Tuple[Tensor, Tensor]:
+    _check_dims(x, 3)
     if x.dtype in _HALF:
         x_, bias_ = _float(x, bias)
         out, lse = _attention(x_, a_src, a_dst, a_edge, bias_, rowptr, col,
@@ -264,6 +273,7 @@ def _attention_backward(
     negative_slope: float,
     dropout: float,
 ) -> Tuple[Tensor, ...]:
+    _check_dims(x, 3)
     if x.dtype in _HALF:
         grad_out_, x_, bias_, out_ = _float(grad_out, x, bias, out)
         grads = _attention_backward(grad_out_, x_, a_src, a_dst, a_edge, bias_,
@@ -309,13 +319,15 @@ def _refuse(what: str, size: int, bounds: Tuple[str, int, int]) -> None:
 
 
 def _fits(*sizes: int) -> bool:
+    if min(sizes) < 0:
+        raise ValueError(f"Sizes must not be negative (got {min(sizes)})")
     return G.index_dtype(*sizes) == torch.int32
 
 
 def _csr(row: Tensor, col: Tensor, num_rows: int, num_cols: int,
          num_loops: int) -> Tuple[Tensor, Tensor, Tensor]:
     count = row.numel() + num_loops
-    if (not _fits(num_rows, num_cols, count)
+    if (not _fits(num_rows, num_cols, num_loops, count)
             or num_loops > min(num_rows, num_cols)):
         return G._csr_reference(row, col, num_rows, num_cols, num_loops)
     _check('row', row, (row.numel(), ), torch.int64)
@@ -335,22 +347,51 @@ def _csr(row: Tensor, col: Tensor, num_rows: int, num_cols: int,
 
 
 def _group(index: Tensor, num_groups: int) -> Tuple[Tensor, Tensor]:
-    if not _fits(index.numel()) or index.dtype != torch.int64:
+    # (Any number of groups fits; it must not be negative.)
+    if (not _fits(index.numel(), min(num_groups, 0))
+            or index.dtype != torch.int64):
         return G._group_reference(index, num_groups)
     _check('index', index, (index.numel(), ), torch.int64)
     index_, = _contiguous(index)
     ptr = index.new_empty(num_groups + 1)
-    perm = index.new_empty(index.numel(), dtype=torch.int32)
+    place = index.new_empty(index.numel(), dtype=torch.int32)
     bounds = _C.group(_ptr(index_), index.numel(), num_groups, _ptr(ptr),
-                      _ptr(perm), torch.get_num_threads())
+                      _ptr(place), torch.get_num_threads())
     if bounds is not None:
         _refuse('index', num_groups, bounds)
-    return ptr, perm
+    return ptr, place
+
+
+def _moves(x: Tensor, place: Tensor) -> bool:
+    return x.dtype.itemsize in (4, 8) and place.dtype == torch.int32
+
+
+def _move(kernel: str, x: Tensor, place: Tensor, out: Tensor) -> Tensor:
+    _check('place', place, (x.numel(), ), torch.int32)
+    _check('x', x, (x.numel(), ), x.dtype)
+    x_, place_ = _contiguous(x, place)
+    getattr(_C, kernel)(_ptr(x_), _ptr(place_), x.numel(), x.dtype.itemsize,
+                        _ptr(out), torch.get_num_threads())
+    return out
+
+
+def _arrange(x: Tensor, place: Tensor) -> Tensor:
+    if not _moves(x, place):
+        return G._arrange_reference(x, place)
+    return _move('arrange', x, place, torch.empty_like(
+        x, memory_format=torch.contiguous_format))
+
+
+def _restore(x: Tensor, place: Tensor) -> Tensor:
+    if not _moves(x, place):
+        return G._restore_reference(x, place)
+    return _move('restore', x, place, torch.empty_like(
+        x, memory_format=torch.contiguous_format))
 
 
 def _transpose(rowptr: Tensor, col: Tensor, perm: Optional[Tensor],
                num_cols: int) -> Tuple[Tensor, Tensor, Tensor]:
-    if col.dtype != torch.int32:
+    if col.dtype != torch.int32 or not _fits(num_cols):
         return G._transpose_reference(rowptr, col, perm, num_cols)
     matrix = _Matrix(rowptr, col, perm, num_cols)
     colptr = rowptr.new_empty(num_cols + 1)
@@ -385,28 +426,25 @@ _TARGET_SUFFIX = {**_SUFFIX, torch.int64: '_i64'}
 
 
 class _Groups:
-    """Positions in groups as the kernels want them."""
-    def __init__(self, ptr: Tensor, perm: Optional[Tensor], size: int,
-                 name: str = 'perm') -> None:
+    """Entries side by side in groups, as the kernels want them."""
+    def __init__(self, ptr: Tensor, size: int) -> None:
         _check('ptr', ptr, (ptr.numel(), ), torch.int64)
-        _check(name, perm, (size, ), torch.int32)
         if ptr.numel() == 0:
             raise ValueError("'ptr' must not be empty")
-        self.tensors = _contiguous(ptr, perm)
+        self.ptr = ptr.contiguous()
         self.num_groups = ptr.numel() - 1
-        self.args = (*map(_ptr, self.tensors), self.num_groups, size)
+        self.args = (_ptr(self.ptr), self.num_groups, size)
 
 
-def _takes_scores(score: Tensor, ptr: Tensor, perm: Optional[Tensor]) -> bool:
-    return (score.dtype in _SUFFIX and _fits(score.numel())
-            and (perm is None or perm.dtype == torch.int32))
+def _takes_scores(score: Tensor) -> bool:
+    return score.dtype in _SUFFIX and _fits(score.numel())
 
 
-def _soft_rank(score: Tensor, temperature: Tensor, ptr: Tensor,
-               perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-    if not _takes_scores(score, ptr, perm):
-        return _soft_rank_reference(score, temperature, ptr, perm)
-    groups = _Groups(ptr, perm, score.numel())
+def _soft_rank(score: Tensor, temperature: Tensor,
+               ptr: Tensor) -> Tuple[Tensor, Tensor]:
+    if not _takes_scores(score):
+        return _soft_rank_reference(score, temperature, ptr)
+    groups = _Groups(ptr, score.numel())
     _check('score', score, (score.numel(), ), score.dtype)
     _check('temperature', temperature, (groups.num_groups, ), score.dtype)
     score_, temperature_ = _contiguous(score, temperature)
@@ -420,15 +458,16 @@ def _soft_rank(score: Tensor, temperature: Tensor, ptr: Tensor,
 
 def _soft_rank_backward(grad: Tensor, score: Tensor, temperature: Tensor,
                         ptr: Tensor, order: Tensor) -> Tensor:
-    if not _takes_scores(score, ptr, order):
+    if not _takes_scores(score) or order.dtype != torch.int32:
         return _soft_rank_grad_reference(grad, score, temperature, ptr,
                                            order)
-    groups = _Groups(ptr, order, score.numel(), 'order')
+    groups = _Groups(ptr, score.numel())
+    _check('order', order, (score.numel(), ), torch.int32)
     _check('score', score, (score.numel(), ), score.dtype)
     _check('grad', grad, (score.numel(), ), score.dtype)
     _check('temperature', temperature, (groups.num_groups, ), score.dtype)
-    inputs = _contiguous(grad, score, temperature)
-    out = torch.empty_like(inputs[1])
+    inputs = _contiguous(order, grad, score, temperature)
+    out = torch.empty_like(inputs[2])
     _kernel('soft_rank_grad', score.dtype)(groups.args, *map(_ptr, inputs),
                                            _ptr(out), torch.get_num_threads())
     return out
@@ -445,11 +484,11 @@ def _comparable(target: Tensor) -> Tensor:
     return target.long().contiguous()
 
 
-def _rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
+def _rbo(rank: Tensor, target: Tensor, ptr: Tensor,
          p: float) -> Tuple[Tensor, Tensor]:
-    if not _takes_scores(rank, ptr, perm):
-        return reference.rbo(rank, target, ptr, perm, p)
-    groups = _Groups(ptr, perm, rank.numel())
+    if not _takes_scores(rank):
+        return reference.rbo(rank, target, ptr, p)
+    groups = _Groups(ptr, rank.numel())
     _check('rank', rank, (rank.numel(), ), rank.dtype)
     _check('target', target, (rank.numel(), ), target.dtype)
     rank_, target_ = rank.contiguous(), _comparable(target)
@@ -460,11 +499,10 @@ def _rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
     return out, slope
 
 
-def _rbo_backward(grad: Tensor, slope: Tensor, ptr: Tensor,
-                  perm: Optional[Tensor]) -> Tensor:
-    if not _takes_scores(slope, ptr, perm):
-        return reference.rbo_backward(grad, slope, ptr, perm)
-    groups = _Groups(ptr, perm, slope.numel())
+def _rbo_backward(grad: Tensor, slope: Tensor, ptr: Tensor) -> Tensor:
+    if not _takes_scores(slope):
+        return reference.rbo_backward(grad, slope, ptr)
+    groups = _Groups(ptr, slope.numel())
     _check('grad', grad, (groups.num_groups, ), slope.dtype)
     _check('slope', slope, (slope.numel(), ), slope.dtype)
     grad_, slope_ = _contiguous(grad, slope)
@@ -474,12 +512,11 @@ def _rbo_backward(grad: Tensor, slope: Tensor, ptr: Tensor,
     return out
 
 
-def _temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
-                  temperature: float, relative: bool) -> Tensor:
-    if not _takes_scores(score, ptr, perm):
-        return reference.temperatures(score, ptr, perm, temperature,
-                                         relative)
-    groups = _Groups(ptr, perm, score.numel())
+def _temperatures(score: Tensor, ptr: Tensor, temperature: float,
+                  relative: bool) -> Tensor:
+    if not _takes_scores(score):
+        return reference.temperatures(score, ptr, temperature, relative)
+    groups = _Groups(ptr, score.numel())
     _check('score', score, (score.numel(), ), score.dtype)
     score_, = _contiguous(score)
     out = score.new_empty(groups.num_groups)
@@ -489,12 +526,10 @@ def _temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
     return out
 
 
-def _tie_spans(score: Tensor, ptr: Tensor,
-               perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-    if not _fits(score.numel()) or (perm is not None
-                                    and perm.dtype != torch.int32):
-        return _tie_spans_reference(score, ptr, perm)
-    groups = _Groups(ptr, perm, score.numel())
+def _tie_spans(score: Tensor, ptr: Tensor) -> Tuple[Tensor, Tensor]:
+    if not _fits(score.numel()):
+        return _tie_spans_reference(score, ptr)
+    groups = _Groups(ptr, score.numel())
     _check('score', score, (score.numel(), ), score.dtype)
     score_ = _comparable(score)
     first = score.new_empty(score.numel(), dtype=torch.int32)
@@ -502,6 +537,23 @@ def _tie_spans(score: Tensor, ptr: Tensor,
     _kernel('tie_spans', score_.dtype)(groups.args, _ptr(score_), _ptr(first),
                                        _ptr(last), torch.get_num_threads())
     return first, last
+
+
+def _rank_biased_agreement(pred: Tensor, target: Tensor, ptr: Tensor,
+                           p: float, ties: str) -> Tensor:
+    if pred.dtype in _HALF:
+        pred = pred.float()
+    if not _takes_scores(pred):
+        return agreement._reference(pred, target, ptr, p, ties)
+    groups = _Groups(ptr, pred.numel())
+    _check('pred', pred, (pred.numel(), ), pred.dtype)
+    _check('target', target, (pred.numel(), ), target.dtype)
+    pred_, target_ = pred.contiguous(), _comparable(target)
+    out = pred.new_empty(groups.num_groups, dtype=torch.double)
+    kernel = _kernel('agreement' + _SUFFIX[pred.dtype], target_.dtype)
+    kernel(groups.args, _ptr(pred_), _ptr(target_), p, ties, _ptr(out),
+           torch.get_num_threads())
+    return out
 
 
 # Registration ################################################################
@@ -518,6 +570,8 @@ def _register() -> None:
     for name, kernel in (
         ('csr', _csr),
         ('group', _group),
+        ('arrange', _arrange),
+        ('restore', _restore),
         ('transpose', _transpose),
         ('compress', _compress),
         ('spmm', _spmm),
@@ -530,6 +584,7 @@ def _register() -> None:
         ('rbo_backward', _rbo_backward),
         ('temperatures', _temperatures),
         ('tie_spans', _tie_spans),
+        ('rank_biased_agreement', _rank_biased_agreement),
     ):
         LIBRARY.impl(name, kernel, 'CPU')
 

@@ -232,7 +232,29 @@ def check_torch_sparse(adj_t: Tensor) -> None:
                          f"{error}") from error
 
 
+def check_sparse_tensor(adj_t: SparseTensor) -> None:
+    """Checks what a :class:`torch_sparse.SparseTensor` was built from, which
+    it follows without a look when it is asked for anything else."""
+    storage, (num_rows, num_cols) = adj_t.storage, adj_t.sparse_sizes()
+    row, rowptr, col = storage._row, storage._rowptr, storage._col
+    _check_bounds('edge_index', col, num_cols)
+    if rowptr is not None:
+        _check_pointers(rowptr, col.numel())
+    if row is not None:
+        _check_bounds('edge_index', row, num_rows)
+        if bool((row.diff() < 0).any()):
+            raise ValueError("'edge_index' is a 'SparseTensor' whose rows are "
+                             "not sorted, although it was built with "
+                             "'is_sorted=True'")
+    if (row is not None and rowptr is not None and not torch.equal(
+            torch.bincount(row, minlength=num_rows), rowptr.diff())):
+        raise ValueError("'edge_index' is a 'SparseTensor' whose 'row' and "
+                         "'rowptr' contradict each other")
+
+
 def _from_sparse_tensor(adj_t: SparseTensor, size: Tuple[int, int]) -> Graph:
+    if adj_t.storage._rowptr is None:  # is made from what else is there
+        check_sparse_tensor(adj_t)
     num_src, num_dst = size
     _check_own_size((adj_t.size(1), adj_t.size(0)), size)
     rowptr, col, _ = adj_t.csr()
@@ -306,15 +328,16 @@ def csr(
 
 
 def group(index: Tensor, num_groups: int) -> Tuple[Tensor, Tensor]:
-    r"""Groups positions by an :obj:`index`, in a stable order.
+    r"""Where entries stand when they are sorted by group, in a stable order.
 
     Args:
-        index: Group of each position, shape :obj:`[E]`, :obj:`torch.int64`.
+        index: Group of each entry, shape :obj:`[E]`, :obj:`torch.int64`.
         num_groups: Number of groups.
 
     Returns:
-        :obj:`ptr` and :obj:`perm`: group :obj:`g` holds the positions
-        :obj:`perm[ptr[g]:ptr[g + 1]]`.
+        :obj:`ptr` and :obj:`place`: group :obj:`g` takes the places
+        :obj:`ptr[g]` to :obj:`ptr[g + 1]`, and entry :obj:`e` the place
+        :obj:`place[e]`. See :func:`arrange`.
 
     Raises:
         ValueError: If an index is negative or not below :obj:`num_groups`, or
@@ -325,6 +348,22 @@ def group(index: Tensor, num_groups: int) -> Tuple[Tensor, Tensor]:
                          f"from 0 on ('torch.unique(..., return_inverse="
                          f"True)')")
     return _group(index, num_groups)
+
+
+def arrange(x: Tensor, place: Tensor) -> Tensor:
+    r"""The entries of :obj:`x`, shape :obj:`[E]`, side by side in their
+    groups: :obj:`out[place[e]] = x[e]`.
+
+    In a large array of edges in any order, each entry of a group is on a cache
+    line of its own. Entries that were put in order once are read in order
+    from then on.
+    """
+    return _arrange(x, place)
+
+
+def restore(x: Tensor, place: Tensor) -> Tensor:
+    r"""The inverse of :func:`arrange`: :obj:`out[e] = x[place[e]]`."""
+    return _restore(x, place)
 
 
 def compact(index: Tensor) -> Tensor:
@@ -341,7 +380,9 @@ def transpose(matrix: CSR, num_cols: int) -> CSR:
 
 def index_dtype(*sizes: int) -> torch.dtype:
     """The shortest of int32 and int64 that counts to all ``sizes``."""
-    return torch.int32 if max(sizes) <= _INT32_MAX else torch.int64
+    # (A compiler would compile again whenever another one is the largest.)
+    short = all(size <= _INT32_MAX for size in sizes)
+    return torch.int32 if short else torch.int64
 
 
 def entries(
@@ -366,10 +407,22 @@ def _check_bounds(what: str, index: Tensor, size: int) -> None:
                          f"(got {low if low < 0 else high})")
 
 
+def _check_pointers(rowptr: Tensor, num_edges: int) -> None:
+    if (rowptr.numel() == 0 or int(rowptr[0]) != 0
+            or int(rowptr[-1]) != num_edges
+            or bool((rowptr.diff() < 0).any())):
+        raise ValueError("'edge_index' is not a valid compressed matrix: its "
+                         "row pointers must rise from 0 to the number of "
+                         "edges")
+
+
 def _csr_reference(row: Tensor, col: Tensor, num_rows: int, num_cols: int,
                    num_loops: int) -> Tuple[Tensor, Tensor, Tensor]:
     _check_bounds('edge_index[1]', row, num_rows)
     _check_bounds('edge_index[0]', col, num_cols)
+    if num_loops > min(num_rows, num_cols):
+        raise ValueError(f"'num_loops' must be at most "
+                         f"{min(num_rows, num_cols)} (got {num_loops})")
     if num_loops > 0:
         loop = torch.arange(num_loops, device=row.device)
         row = torch.where(row == col, num_rows, row)  # behind the last row
@@ -383,7 +436,33 @@ def _group_reference(index: Tensor,
                      num_groups: int) -> Tuple[Tensor, Tensor]:
     _check_bounds('index', index, num_groups)
     ptr, perm = _sort(index, num_groups)
-    return ptr, perm.to(index_dtype(index.numel()))
+    place = torch.empty_like(perm)
+    place[perm] = torch.arange(perm.numel(), device=perm.device)
+    return ptr, place.to(index_dtype(index.numel()))
+
+
+def _arrange_reference(x: Tensor, place: Tensor) -> Tensor:
+    return torch.zeros_like(x).index_copy(0, place.long(), x)
+
+
+def _restore_reference(x: Tensor, place: Tensor) -> Tensor:
+    return x[place.long()]
+
+
+def _moved_fake(x: Tensor, place: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _moved_save(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1])
+
+
+def _arrange_backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, None]:
+    return restore(grad, *ctx.saved_tensors), None
+
+
+def _restore_backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, None]:
+    return arrange(grad, *ctx.saved_tensors), None
 
 
 def _compact_reference(index: Tensor) -> Tensor:
@@ -415,11 +494,7 @@ def _transpose_reference(
 def _compress_reference(rowptr: Tensor, col: Tensor,
                         num_cols: int) -> Tuple[Tensor, Tensor]:
     _check_bounds('edge_index', col, num_cols)
-    if (int(rowptr[0]) != 0 or int(rowptr[-1]) != col.numel()
-            or bool((rowptr.diff() < 0).any())):
-        raise ValueError("'edge_index' is not a valid compressed matrix: its "
-                         "row pointers must rise from 0 to the number of "
-                         "edges")
+    _check_pointers(rowptr, col.numel())
     dtype = index_dtype(rowptr.numel(), num_cols, col.numel())
     # An operator may not return its input.
     return rowptr.long().clone(), col.to(dtype, copy=True)
@@ -463,10 +538,16 @@ _csr = define(
     _csr_fake,
 )
 _group = define(
-    'group(Tensor index, SymInt num_groups) -> (Tensor ptr, Tensor perm)',
+    'group(Tensor index, SymInt num_groups) -> (Tensor ptr, Tensor place)',
     _group_reference,
     _group_fake,
 )
+_arrange = define('arrange(Tensor x, Tensor place) -> Tensor',
+                  _arrange_reference, _moved_fake, _arrange_backward,
+                  _moved_save)
+_restore = define('restore(Tensor x, Tensor place) -> Tensor',
+                  _restore_reference, _moved_fake, _restore_backward,
+                  _moved_save)
 _compact = define('compact(Tensor index) -> Tensor', _compact_reference,
                   torch.empty_like)
 _transpose = define(

@@ -18,13 +18,27 @@ def describe(value: Any) -> str:
     """What came, for an error text: the shape and dtype of a tensor, the type
     of anything else."""
     if isinstance(value, Tensor):
-        return f"a {value.dtype} tensor of shape {list(value.shape)}"
+        if value.is_nested:  # has no shape
+            return f"a nested {value.dtype} tensor"
+        kind = str(value.dtype) + (
+            '' if value.layout == torch.strided else f', {value.layout}')
+        return f"a {kind} tensor of shape {list(value.shape)}"
     return f"{type(value).__name__} {value!r}"
 
 
 def check_tensor(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"'{name}' must be a tensor (got {describe(value)})")
+    if value.is_nested:
+        raise TypeError(f"'{name}' must not be nested (got "
+                        f"{describe(value)}); concatenate its parts")
+    return value
+
+
+def check_dense(name: str, value: Tensor) -> Tensor:
+    if value.layout != torch.strided:
+        raise TypeError(f"'{name}' must be dense (got {describe(value)}); "
+                        f"convert it with '{name}.to_dense()'")
     return value
 
 
@@ -43,7 +57,7 @@ def check_index(name: str, value: Any) -> Tensor:
         raise TypeError(f"'{name}' must hold integer indices (got "
                         f"{describe(value)}); convert it with "
                         f"'{name}.long()'")
-    return value
+    return check_dense(name, value)
 
 
 def check_edge_index(name: str, value: Any) -> Tensor:
@@ -56,6 +70,7 @@ def check_edge_index(name: str, value: Any) -> Tensor:
 
 def flatten(name: str, value: Tensor) -> Tensor:
     """A vector, also if it comes as a column."""
+    check_dense(name, value)
     if value.dim() == 2 and value.size(1) == 1:
         return value.squeeze(1)
     if value.dim() != 1:

@@ -8,11 +8,13 @@ from torch_geometric.typing import WITH_TORCH_SPARSE
 from torch_geometric.utils import to_torch_coo_tensor, to_torch_csr_tensor
 
 from pyg_rankspmm.graph import (
+    arrange,
     from_edge_index,
     group,
     infer_size,
     num_edges,
     own_value,
+    restore,
     transpose,
 )
 
@@ -230,10 +232,35 @@ def test_size_that_contradicts_the_graph(form):
 
 @given(st.lists(st.integers(0, 4), max_size=20))
 def test_group(index):
-    ptr, perm = group(torch.tensor(index, dtype=torch.long), 5)
+    ptr, place = group(torch.tensor(index, dtype=torch.long), 5)
+    number = torch.arange(len(index))
+    arranged = arrange(number, place)
     for g in range(5):
-        members = perm[ptr[g]:ptr[g + 1]].tolist()
+        members = arranged[ptr[g]:ptr[g + 1]].tolist()
         assert members == [e for e, i in enumerate(index) if i == g]
+    assert torch.equal(restore(arranged, place), number)
+
+
+@pytest.mark.parametrize('dtype', [
+    torch.float32, torch.float64, torch.int64, torch.int32, torch.bfloat16,
+    torch.bool, torch.uint8, torch.complex128
+])
+def test_arrange(dtype):
+    x = torch.arange(100).to(dtype)
+    place = torch.randperm(100)
+    expected = torch.empty_like(x)
+    expected[place] = x
+    for dtype in (torch.int64, torch.int32):
+        assert torch.equal(arrange(x, place.to(dtype)), expected)
+        assert torch.equal(restore(expected, place.to(dtype)), x)
+
+
+@pytest.mark.parametrize('move', [arrange, restore])
+def test_arrange_gradients(move):
+    x = torch.randn(7, dtype=torch.float64, requires_grad=True)
+    place = torch.randperm(7).int()
+    assert torch.autograd.gradcheck(move, (x, place))
+    assert torch.autograd.gradgradcheck(move, (x, place))
 
 
 @pytest.mark.parametrize('index', [-1, 5])
@@ -253,3 +280,7 @@ def test_operators():
     torch.library.opcheck(ops.compress.default, (rowptr, col, 3))
     torch.library.opcheck(ops.transpose.default, (rowptr, col, None, 3))
     torch.library.opcheck(ops.group.default, (row, 3))
+    place = ops.group(row, 3)[1]
+    x = torch.randn(4, requires_grad=True)
+    torch.library.opcheck(ops.arrange.default, (x, place))
+    torch.library.opcheck(ops.restore.default, (x, place))

@@ -424,6 +424,40 @@ def test_index_out_of_bounds():
             OPS.compress(torch.tensor(ptr), good, 3)
 
 
+@pytest.mark.parametrize('bad', [-1, 3, 2**31 - 1])
+def test_place_out_of_bounds(bad):
+    x, place = torch.randn(3), torch.tensor([0, bad, 1], dtype=torch.int32)
+    ptr, tau = torch.tensor([0, 3]), torch.ones(1)
+    for name, run in (
+        ('place', lambda: OPS.arrange(x, place)),
+        ('place', lambda: OPS.restore(x.double(), place)),
+        ('order', lambda: OPS.soft_rank_backward(x, x, tau, ptr, place)),
+    ):
+        error = f"'{name}' must hold indices from 0 to 2 .got {bad}."
+        with pytest.raises(ValueError, match=error):
+            run()
+    with pytest.raises(ValueError, match="'place' must"):
+        OPS.arrange(x, place[:2])
+
+
+@pytest.mark.parametrize('ptr', [[0, 2], [1, 3], [0, 4, 3], [0, -1, 3], []])
+def test_corrupted_groups(ptr):
+    x, ptr = torch.randn(3), torch.tensor(ptr, dtype=torch.long)
+    num_groups = max(0, ptr.numel() - 1)
+    tau, order = torch.ones(num_groups), torch.arange(3).int()
+    for run in (
+            lambda: OPS.soft_rank(x, tau, ptr),
+            lambda: OPS.soft_rank_backward(x, x, tau, ptr, order),
+            lambda: OPS.rbo(x, x, ptr, 0.9),
+            lambda: OPS.rbo_backward(tau, x, ptr),
+            lambda: OPS.temperatures(x, ptr, 1.0, True),
+            lambda: OPS.tie_spans(x, ptr),
+            lambda: OPS.rank_biased_agreement(x, x, ptr, 0.9, 'b'),
+    ):
+        with pytest.raises(ValueError, match="'ptr' must"):
+            run()
+
+
 # Without kernels #############################################################
 
 

@@ -211,7 +211,7 @@ bool build_csr(const int64_t* row, const int64_t* col, int64_t num_edges,
 }
 
 bool group(const int64_t* index, int64_t size, int64_t num_groups,
-           int64_t* ptr, int32_t* perm, Bounds* bounds, int threads) {
+           int64_t* ptr, int32_t* place, Bounds* bounds, int threads) {
   CountingSort<int32_t> sort(size, num_groups, threads);
   Array<Bounds> all(sort.parts());
   const auto each_key = [&](int64_t p, int64_t begin, int64_t end,
@@ -227,11 +227,52 @@ bool group(const int64_t* index, int64_t size, int64_t num_groups,
   *bounds = merge(all, sort.parts());
   if (!bounds->within(num_groups)) return false;
   sort.scan(ptr, [](int64_t) { return int64_t{0}; });
-  sort.place(each_key, [&](int64_t e, int64_t place) {
-    perm[place] = static_cast<int32_t>(e);
+  sort.place(each_key, [&](int64_t e, int64_t to) {
+    place[e] = static_cast<int32_t>(to);
   });
   return true;
 }
+
+void check_places(const char* name, const int32_t* place, int64_t size,
+                  int threads) {
+  check_index(name, place, size, size, usable_threads(threads, size));
+}
+
+template <class Word>
+void arrange(const Word* from, const int32_t* place, int64_t size, Word* to,
+             int threads) {
+  threads = usable_threads(threads, size);
+  prefer_large_pages(to, size * sizeof(Word));
+  // If `place` holds a place twice, another one is left out.
+  parallel_for(threads, threads, [&](int, int64_t p) {
+    const Range r = part(size, threads, p);
+    std::fill(to + r.begin, to + r.end, Word{0});
+  });
+  parallel_for(threads, threads, [&](int, int64_t p) {
+    const Range r = part(size, threads, p);
+    for (int64_t e = r.begin; e < r.end; ++e) to[place[e]] = from[e];
+  });
+}
+
+template <class Word>
+void restore(const Word* from, const int32_t* place, int64_t size, Word* to,
+             int threads) {
+  threads = usable_threads(threads, size);
+  prefer_large_pages(to, size * sizeof(Word));
+  parallel_for(threads, threads, [&](int, int64_t p) {
+    const Range r = part(size, threads, p);
+    for (int64_t e = r.begin; e < r.end; ++e) to[e] = from[place[e]];
+  });
+}
+
+template void arrange(const uint32_t*, const int32_t*, int64_t, uint32_t*,
+                      int);
+template void arrange(const uint64_t*, const int32_t*, int64_t, uint64_t*,
+                      int);
+template void restore(const uint32_t*, const int32_t*, int64_t, uint32_t*,
+                      int);
+template void restore(const uint64_t*, const int32_t*, int64_t, uint64_t*,
+                      int);
 
 bool compress(const int64_t* ptr, int64_t rows, const int64_t* idx,
               int64_t size, int64_t cols, int32_t* idx_out, Bounds* bounds,

@@ -41,8 +41,24 @@ bool build_csr(const int64_t* row, const int64_t* col, int64_t num_edges,
                int64_t* rowptr, int32_t* col_out, int32_t* perm,
                Bounds* row_bounds, Bounds* col_bounds, int threads);
 
+// Where each position goes when they are sorted by `index`, in a stable
+// order, and where each group begins.
 bool group(const int64_t* index, int64_t size, int64_t num_groups,
-           int64_t* ptr, int32_t* perm, Bounds* bounds, int threads);
+           int64_t* ptr, int32_t* place, Bounds* bounds, int threads);
+
+// Throws std::invalid_argument unless every place is one from 0 to size - 1.
+void check_places(const char* name, const int32_t* place, int64_t size,
+                  int threads);
+
+// to[place[e]] = from[e], and to[e] = from[place[e]]. Both walk along the
+// caller's order: each group is then read or written from front to back, and
+// its lines stay in the cache.
+template <class Word>
+void arrange(const Word* from, const int32_t* place, int64_t size, Word* to,
+             int threads);
+template <class Word>
+void restore(const Word* from, const int32_t* place, int64_t size, Word* to,
+             int threads);
 
 // Shortens the indices of a matrix that somebody else has compressed.
 // Returns false, and the bounds, if an index is out of bounds; throws

@@ -148,16 +148,41 @@ nb::object build(Address row, Address col, int64_t num_edges, int64_t num_rows,
 }
 
 nb::object group_index(Address index, int64_t size, int64_t num_groups,
-                       Address ptr, Address perm, int threads) {
+                       Address ptr, Address place, int threads) {
   Bounds bounds;
   bool ok;
   {
     nb::gil_scoped_release nogil;
     ok = group(at<const int64_t>(index), size, num_groups, at<int64_t>(ptr),
-               at<int32_t>(perm), &bounds, usable_threads(threads, size));
+               at<int32_t>(place), &bounds, usable_threads(threads, size));
   }
   return ok ? nb::none() : out_of_bounds("index", bounds);
 }
+
+// Entries of 4 or 8 bytes, whatever they mean.
+template <template <class> class Move>
+void move_entries(Address from, Address place, int64_t size, int bytes,
+                  Address to, int threads) {
+  nb::gil_scoped_release nogil;
+  check_places("place", at<const int32_t>(place), size, threads);
+  if (bytes == 4) {
+    Move<uint32_t>::run(at<const uint32_t>(from), at<const int32_t>(place),
+                        size, at<uint32_t>(to), threads);
+  } else {
+    Move<uint64_t>::run(at<const uint64_t>(from), at<const int32_t>(place),
+                        size, at<uint64_t>(to), threads);
+  }
+}
+
+template <class Word>
+struct Arrange {
+  static constexpr auto run = arrange<Word>;
+};
+
+template <class Word>
+struct Restore {
+  static constexpr auto run = restore<Word>;
+};
 
 nb::object compress_matrix(Address ptr, int64_t rows, Address idx,
                            int64_t size, int64_t cols, Address idx_out,
@@ -223,6 +248,8 @@ NB_MODULE(_C, m) {
   bind_rank(m);
   m.def("csr", &build);
   m.def("group", &group_index);
+  m.def("arrange", &move_entries<Arrange>);
+  m.def("restore", &move_entries<Restore>);
   m.def("compress", &compress_matrix);
   m.def("transpose", &transpose_matrix);
   m.def("levels", &levels);

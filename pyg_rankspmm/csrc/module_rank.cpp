@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "graph.h"
 #include "module.h"
 #include "rank.h"
 
@@ -11,11 +12,10 @@ using namespace rankspmm;
 
 namespace {
 
-// From (ptr, perm, count, size).
+// From (ptr, count, size).
 Groups unpack(const nb::tuple& t) {
-  return {at<const int64_t>(nb::cast<Address>(t[0])),
-          at<const int32_t>(nb::cast<Address>(t[1])),
-          nb::cast<int64_t>(t[2]), nb::cast<int64_t>(t[3])};
+  return {at<const int64_t>(nb::cast<Address>(t[0])), nb::cast<int64_t>(t[1]),
+          nb::cast<int64_t>(t[2])};
 }
 
 template <class T>
@@ -23,19 +23,21 @@ void rank(nb::tuple groups, Address score, Address temperature, Address out,
           Address order, int threads) {
   const Groups g = unpack(groups);
   nb::gil_scoped_release nogil;
-  check(g, "perm", threads);
+  check(g);
   soft_rank(g, at<const T>(score), at<const T>(temperature), at<T>(out),
             at<int32_t>(order), threads);
 }
 
 template <class T>
-void rank_grad(nb::tuple groups, Address grad, Address score,
+void rank_grad(nb::tuple groups, Address order, Address grad, Address score,
                Address temperature, Address out, int threads) {
   const Groups g = unpack(groups);
   nb::gil_scoped_release nogil;
-  check(g, "order", threads);
-  soft_rank_grad(g, at<const T>(grad), at<const T>(score),
-                 at<const T>(temperature), at<T>(out), threads);
+  check(g);
+  check_places("order", at<const int32_t>(order), g.size, threads);
+  soft_rank_grad(g, at<const int32_t>(order), at<const T>(grad),
+                 at<const T>(score), at<const T>(temperature), at<T>(out),
+                 threads);
 }
 
 template <class T, class S>
@@ -43,7 +45,7 @@ void rbo(nb::tuple groups, Address rank, Address target, double p, Address out,
          Address slope, int threads) {
   const Groups g = unpack(groups);
   nb::gil_scoped_release nogil;
-  check(g, "perm", threads);
+  check(g);
   overlap(g, at<const T>(rank), at<const S>(target), p, at<T>(out),
           at<T>(slope), threads);
 }
@@ -53,7 +55,7 @@ void rbo_grad(nb::tuple groups, Address grad, Address slope, Address out,
               int threads) {
   const Groups g = unpack(groups);
   nb::gil_scoped_release nogil;
-  check(g, "perm", threads);
+  check(g);
   overlap_grad(g, at<const T>(grad), at<const T>(slope), at<T>(out), threads);
 }
 
@@ -62,9 +64,19 @@ void tau(nb::tuple groups, Address score, double temperature, bool relative,
          Address out, int threads) {
   const Groups g = unpack(groups);
   nb::gil_scoped_release nogil;
-  check(g, "perm", threads);
+  check(g);
   temperatures(g, at<const T>(score), temperature, relative, at<T>(out),
                threads);
+}
+
+template <class T, class S>
+void agree(nb::tuple groups, Address pred, Address target, double p, char ties,
+           Address out, int threads) {
+  const Groups g = unpack(groups);
+  nb::gil_scoped_release nogil;
+  check(g);
+  agreement(g, at<const T>(pred), at<const S>(target), p, ties,
+            at<double>(out), threads);
 }
 
 template <class S>
@@ -72,7 +84,7 @@ void spans(nb::tuple groups, Address score, Address first, Address last,
            int threads) {
   const Groups g = unpack(groups);
   nb::gil_scoped_release nogil;
-  check(g, "perm", threads);
+  check(g);
   tie_spans(g, at<const S>(score), at<int32_t>(first), at<int32_t>(last),
             threads);
 }
@@ -86,6 +98,9 @@ void bind(nb::module_& m, const std::string& suffix) {
   m.def(("rbo" + suffix + "_f32").c_str(), &rbo<T, float>);
   m.def(("rbo" + suffix + "_f64").c_str(), &rbo<T, double>);
   m.def(("rbo" + suffix + "_i64").c_str(), &rbo<T, int64_t>);
+  m.def(("agreement" + suffix + "_f32").c_str(), &agree<T, float>);
+  m.def(("agreement" + suffix + "_f64").c_str(), &agree<T, double>);
+  m.def(("agreement" + suffix + "_i64").c_str(), &agree<T, int64_t>);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "rank.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -46,25 +45,6 @@ int64_t longest_group(const Groups& g, int64_t begin, int64_t end) {
     longest = std::max(longest, g.ptr[i + 1] - g.ptr[i]);
   }
   return longest;
-}
-
-int32_t position(const Groups& g, int64_t k) {
-  return g.perm ? g.perm[k] : static_cast<int32_t>(k);
-}
-
-// The entries of a group side by side, and back. In a large array of edges in
-// any order each entry of a group is on a cache line of its own: it is to be
-// fetched once, in the order of the positions, and not in that of the scores.
-template <class T>
-void gather(const Groups& g, int64_t group, const T* from, T* to) {
-  const int64_t begin = g.ptr[group], n = g.ptr[group + 1] - begin;
-  for (int64_t i = 0; i < n; ++i) to[i] = from[position(g, begin + i)];
-}
-
-template <class T>
-void scatter(const Groups& g, int64_t group, const T* from, T* to) {
-  const int64_t begin = g.ptr[group], n = g.ptr[group + 1] - begin;
-  for (int64_t i = 0; i < n; ++i) to[position(g, begin + i)] = from[i];
 }
 
 // Sorting ####################################################################
@@ -273,6 +253,129 @@ void for_runs(const Item<S>* items, int64_t n, const F& f) {
   }
 }
 
+// Agreement ##################################################################
+
+// What one depth cuts off a list: an entry among the ties that it cuts counts
+// for `share`; `norm` is what the variant divides by.
+struct Cut {
+  double share, norm;
+};
+
+// How many entries begin (or, if negative, cease) to count at a depth: in
+// front of both cuts, in front of one and among the ties of the other, or
+// among the ties of both.
+struct Steps {
+  int64_t full, first, second, both;
+
+  void add(const Steps& other) {
+    full += other.full;
+    first += other.first;
+    second += other.second;
+    both += other.both;
+  }
+};
+
+// Depth by depth, for one group after the other. Sums over entries are whole
+// numbers times shares, as in ops/agreement.py.
+template <class T, class S>
+class Agreement {
+ public:
+  Agreement(int64_t longest, const double* weight, char ties)
+      : pred_(longest),
+        target_(longest),
+        span_(longest),
+        cut_(longest + 1),
+        other_(longest + 1),
+        steps_(longest + 2),
+        weight_(weight),
+        ties_(ties) {}
+
+  // `p_n` is what depths beyond the end weigh, where the lists agree.
+  double of(const T* pred, const S* target, int64_t n, double scale,
+            double p_n) {
+    std::fill(steps_.data(), steps_.data() + n + 2, Steps{});
+    const Item<T>* items = pred_.sort(pred, n);
+    for_runs(items, n, [&](int64_t low, int64_t high) {
+      cut(low, high, cut_.data());
+      for (int64_t k = low; k < high; ++k) {
+        span_[items[k].place] = {low + 1, high};
+      }
+    });
+    const Item<S>* others = target_.sort(target, n);
+    for_runs(others, n, [&](int64_t low, int64_t high) {
+      cut(low, high, other_.data());
+      for (int64_t k = low; k < high; ++k) {
+        count(span_[others[k].place], {low + 1, high}, n);
+      }
+    });
+    return sum(n, scale, p_n);
+  }
+
+ private:
+  struct Span {
+    int64_t first, last;
+  };
+
+  // The depths low + 1 to high cut the ties low + 1 to high.
+  void cut(int64_t low, int64_t high, Cut* cut) {
+    const double size = static_cast<double>(high - low);
+    for (int64_t d = low + 1; d <= high; ++d) {
+      const double share = static_cast<double>(d - low) / size;
+      const double among = ties_ == 'w' ? size : share * share * size;
+      cut[d] = {share, static_cast<double>(low) + among};
+    }
+  }
+
+  // From which depth to which an entry counts, and for what.
+  void count(const Span& a, const Span& b, int64_t n) {
+    if (ties_ == 'w') return span(&Steps::full, std::max(a.first, b.first), n);
+    span(&Steps::full, std::max(a.last, b.last) + 1, n);
+    span(&Steps::first, std::max(a.first, b.last + 1), a.last);
+    span(&Steps::second, std::max(b.first, a.last + 1), b.last);
+    span(&Steps::both, std::max(a.first, b.first), std::min(a.last, b.last));
+  }
+
+  void span(int64_t Steps::* what, int64_t first, int64_t last) {
+    if (first > last) return;
+    ++(steps_[first].*what);
+    --(steps_[last + 1].*what);
+  }
+
+  double sum(int64_t n, double scale, double p_n) {
+    Steps now{};
+    double here = p_n, missing = 0;
+    for (int64_t d = 1; d <= n; ++d) {
+      now.add(steps_[d]);
+      const double a = cut_[d].share, b = other_[d].share;
+      double x = static_cast<double>(now.full);
+      if (ties_ != 'w') {
+        x += static_cast<double>(now.first) * a;
+        x += static_cast<double>(now.second) * b;
+        x += a * b * static_cast<double>(now.both);
+      }
+      const double agreed = agree(x, d);
+      here += scale * weight_[d] * agreed;
+      missing += scale * weight_[d] * (1 - agreed);
+    }
+    // From both sides, so that it is exact for 0 and for 1.
+    return std::clamp(here < 0.5 ? here : 1 - missing, 0.0, 1.0);
+  }
+
+  double agree(double x, int64_t d) const {
+    if (ties_ == 'a') return x / static_cast<double>(d);
+    const double p = cut_[d].norm, q = other_[d].norm;
+    return ties_ == 'b' ? x / std::sqrt(p * q) : 2 * x / (p + q);
+  }
+
+  Sorter<T> pred_;
+  Sorter<S> target_;
+  Array<Span> span_;
+  Array<Cut> cut_, other_;
+  Array<Steps> steps_;
+  const double* weight_;
+  char ties_;
+};
+
 // Temperatures ###############################################################
 
 struct Moments {
@@ -294,10 +397,10 @@ Moments moments(const Groups& g, int64_t group, const T* score, double unit) {
   if (n == 0) return {};
   // One pass: no score is farther than sqrt(n) deviations from the mean, so
   // that the difference to any of them is as good as that to the mean.
-  const double first = score[position(g, begin)] * unit;
+  const double first = score[begin] * unit;
   double sum = 0, square = 0;
   for (int64_t k = begin; k < begin + n; ++k) {
-    const double delta = score[position(g, k)] * unit - first;
+    const double delta = score[k] * unit - first;
     sum += delta;
     square += delta * delta;
   }
@@ -326,67 +429,49 @@ double scale_of(const double* score, int64_t size, int threads) {
 
 }  // namespace
 
-void check(const Groups& g, const char* perm_name, int threads) {
-  int64_t last = 0;
+void check(const Groups& g) {
   bool rises = g.ptr[0] == 0 && g.ptr[g.count] == g.size;
-  for (int64_t i = 0; i <= g.count && rises; ++i) {
-    rises = g.ptr[i] >= last;
-    last = g.ptr[i];
-  }
+  for (int64_t i = 0; i < g.count; ++i) rises &= g.ptr[i] <= g.ptr[i + 1];
   if (!rises) {
     throw std::invalid_argument("'ptr' must rise from 0 to " +
                                 std::to_string(g.size));
-  }
-  if (!g.perm) return;
-  std::atomic<bool> inside{true};
-  const int64_t chunks = g.size / kChunk + 1;
-  parallel_for(usable_threads(threads, g.size), chunks, [&](int, int64_t c) {
-    const int64_t end = std::min(g.size, (c + 1) * kChunk);
-    bool all = true;
-    for (int64_t k = c * kChunk; k < end; ++k) {
-      all &= g.perm[k] >= 0 && g.perm[k] < g.size;
-    }
-    if (!all) inside = false;
-  });
-  if (!inside) {
-    throw std::invalid_argument(std::string("'") + perm_name +
-                                "' must hold positions from 0 to " +
-                                std::to_string(g.size - 1));
   }
 }
 
 template <class T>
 void soft_rank(const Groups& g, const T* score, const T* temperature, T* rank,
                int32_t* order, int threads) {
+  prefer_large_pages(rank, g.size * sizeof(T));
+  prefer_large_pages(order, g.size * sizeof(int32_t));
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
     const int64_t longest = longest_group(g, begin, end);
     Sorter<T> sorter(longest);
-    Array<T> local(longest), s(longest), fall(longest + 1);
+    Array<T> s(longest), fall(longest + 1);
     Array<double> ranks(longest);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t start = g.ptr[i], n = g.ptr[i + 1] - start;
       if (n == 0) continue;
-      gather(g, i, score, local.data());
-      const Item<T>* items = sorter.sort(local.data(), n);
+      const Item<T>* items = sorter.sort(score + start, n);
       for (int64_t k = 0; k < n; ++k) {
-        order[start + k] = position(g, start + items[k].place);
-        s[k] = local[items[k].place];
+        order[start + k] = static_cast<int32_t>(start + items[k].place);
+        s[k] = score[start + items[k].place];
       }
       fill_falls(s.data(), temperature[i], n, fall.data());
       rank_group(fall.data(), n, ranks.data());
       // An entry that is alone has nobody to hear from that it is broken.
       const bool broken = is_nan(s[0] + temperature[i]);
       for (int64_t k = 0; k < n; ++k) {
-        local[items[k].place] = static_cast<T>(broken ? kNaN : ranks[k]);
+        rank[order[start + k]] = static_cast<T>(broken ? kNaN : ranks[k]);
       }
-      scatter(g, i, local.data(), rank);
     }
   });
 }
 
 template <class T>
-void soft_rank_grad(const Groups& g, const T* grad, const T* score,
-                    const T* temperature, T* out, int threads) {
+void soft_rank_grad(const Groups& g, const int32_t* order, const T* grad,
+                    const T* score, const T* temperature, T* out,
+                    int threads) {
+  prefer_large_pages(out, g.size * sizeof(T));
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
     const int64_t longest = longest_group(g, begin, end);
     Array<T> s(longest), v(longest), fall(longest + 1);
@@ -395,14 +480,14 @@ void soft_rank_grad(const Groups& g, const T* grad, const T* score,
       const int64_t start = g.ptr[i], n = g.ptr[i + 1] - start;
       if (n == 0) continue;
       for (int64_t k = 0; k < n; ++k) {
-        s[k] = score[position(g, start + k)];
-        v[k] = grad[position(g, start + k)];
+        s[k] = score[order[start + k]];
+        v[k] = grad[order[start + k]];
       }
       fill_falls(s.data(), temperature[i], n, fall.data());
       grad_group(fall.data(), v.data(), n, grads.data());
       const double factor = 1 / (2 * static_cast<double>(temperature[i]));
       for (int64_t k = 0; k < n; ++k) {
-        out[position(g, start + k)] = static_cast<T>(grads[k] * factor);
+        out[order[start + k]] = static_cast<T>(grads[k] * factor);
       }
     }
   });
@@ -411,39 +496,33 @@ void soft_rank_grad(const Groups& g, const T* grad, const T* score,
 template <class T, class S>
 void overlap(const Groups& g, const T* rank, const S* target, double p, T* rbo,
              T* slope, int threads) {
+  prefer_large_pages(slope, g.size * sizeof(T));
   const DepthTable table(p, longest_group(g, 0, g.count));
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
-    const int64_t longest = longest_group(g, begin, end);
-    Sorter<S> sorter(longest);
-    Array<S> targets(longest);
-    Array<T> local(longest);  // ranks, then slopes
+    Sorter<S> sorter(longest_group(g, begin, end));
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t n = g.ptr[i + 1] - g.ptr[i];
+      const int64_t start = g.ptr[i], n = g.ptr[i + 1] - start;
       rbo[i] = 1;
       if (n == 0) continue;
+      if (is_broken(rank + start, target + start, n)) {
+        rbo[i] = static_cast<T>(kNaN);
+        std::fill(slope + start, slope + start + n, rbo[i]);
+        continue;
+      }
       const double share = p == 1 ? 1 / static_cast<double>(n) : 1;
-      gather(g, i, target, targets.data());
-      gather(g, i, rank, local.data());
-      const bool broken = is_broken(local.data(), targets.data(), n);
-      if (broken) std::fill(local.data(), local.data() + n, T{1});
-      const Item<S>* items = sorter.sort(targets.data(), n);
+      const Item<S>* items = sorter.sort(target + start, n);
       double loss = 0;
       for_runs(items, n, [&](int64_t low, int64_t high) {
         const Tie tie{table.data(), n, low + 1, high,
                       1 / static_cast<double>(high - low)};
         for (int64_t k = low; k < high; ++k) {
-          T& mine = local[items[k].place];
-          double slope;
-          loss += tie.loss(mine, &slope);
-          mine = static_cast<T>(share * slope);
+          const int64_t e = start + items[k].place;
+          double fall;
+          loss += tie.loss(rank[e], &fall);
+          slope[e] = static_cast<T>(share * fall);
         }
       });
       rbo[i] = static_cast<T>(1 - std::max(0.0, share * loss));
-      if (broken) {
-        rbo[i] = static_cast<T>(kNaN);
-        std::fill(local.data(), local.data() + n, rbo[i]);
-      }
-      scatter(g, i, local.data(), slope);
     }
   });
 }
@@ -451,10 +530,11 @@ void overlap(const Groups& g, const T* rank, const S* target, double p, T* rbo,
 template <class T>
 void overlap_grad(const Groups& g, const T* grad, const T* slope, T* out,
                   int threads) {
+  prefer_large_pages(out, g.size * sizeof(T));
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t k = g.ptr[i]; k < g.ptr[i + 1]; ++k) {
-        out[position(g, k)] = grad[i] * slope[position(g, k)];
+        out[k] = grad[i] * slope[k];
       }
     }
   });
@@ -489,22 +569,45 @@ void temperatures(const Groups& g, const T* score, double temperature,
   }
 }
 
+template <class T, class S>
+void agreement(const Groups& g, const T* pred, const S* target, double p,
+               char ties, double* rbo, int threads) {
+  const int64_t longest = longest_group(g, 0, g.count);
+  Array<double> weight(longest + 1);
+  for (int64_t d = 1; d <= longest; ++d) {
+    weight[d] = p == 1 ? 1 : (1 - p) * std::pow(p, static_cast<double>(d - 1));
+  }
+  for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
+    Agreement<T, S> agreement(longest_group(g, begin, end), weight.data(),
+                              ties);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t start = g.ptr[i], n = g.ptr[i + 1] - start;
+      bool broken = n == 0;
+      for (int64_t k = start; k < start + n; ++k) {
+        broken |= is_nan(pred[k]) | is_nan(target[k]);
+      }
+      rbo[i] = kNaN;
+      if (broken) continue;
+      const double size = static_cast<double>(n);
+      rbo[i] = agreement.of(pred + start, target + start, n,
+                            p == 1 ? 1 / size : 1,
+                            p == 1 ? 0 : std::pow(p, size));
+    }
+  });
+}
+
 template <class S>
 void tie_spans(const Groups& g, const S* score, int32_t* first, int32_t* last,
                int threads) {
   for_chunks(g, threads, [&](int64_t, int64_t begin, int64_t end) {
-    const int64_t longest = longest_group(g, begin, end);
-    Sorter<S> sorter(longest);
-    Array<S> local(longest);
+    Sorter<S> sorter(longest_group(g, begin, end));
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t n = g.ptr[i + 1] - g.ptr[i];
-      gather(g, i, score, local.data());
-      const Item<S>* items = sorter.sort(local.data(), n);
+      const int64_t start = g.ptr[i], n = g.ptr[i + 1] - start;
+      const Item<S>* items = sorter.sort(score + start, n);
       for_runs(items, n, [&](int64_t low, int64_t high) {
         for (int64_t k = low; k < high; ++k) {
-          const int32_t e = position(g, g.ptr[i] + items[k].place);
-          first[e] = static_cast<int32_t>(low + 1);
-          last[e] = static_cast<int32_t>(high);
+          first[start + items[k].place] = static_cast<int32_t>(low + 1);
+          last[start + items[k].place] = static_cast<int32_t>(high);
         }
       });
     }
@@ -514,8 +617,8 @@ void tie_spans(const Groups& g, const S* score, int32_t* first, int32_t* last,
 #define RANKSPMM_INSTANTIATE(T)                                              \
   template void soft_rank(const Groups&, const T*, const T*, T*, int32_t*,   \
                           int);                                              \
-  template void soft_rank_grad(const Groups&, const T*, const T*, const T*,  \
-                               T*, int);                                     \
+  template void soft_rank_grad(const Groups&, const int32_t*, const T*,      \
+                               const T*, const T*, T*, int);                 \
   template void temperatures(const Groups&, const T*, double, bool, T*, int); \
   template void overlap_grad(const Groups&, const T*, const T*, T*, int);    \
   template void overlap(const Groups&, const T*, const float*, double, T*,   \
@@ -523,7 +626,13 @@ void tie_spans(const Groups& g, const S* score, int32_t* first, int32_t* last,
   template void overlap(const Groups&, const T*, const double*, double, T*,  \
                         T*, int);                                            \
   template void overlap(const Groups&, const T*, const int64_t*, double, T*, \
-                        T*, int);
+                        T*, int);                                            \
+  template void agreement(const Groups&, const T*, const float*, double,     \
+                          char, double*, int);                               \
+  template void agreement(const Groups&, const T*, const double*, double,    \
+                          char, double*, int);                               \
+  template void agreement(const Groups&, const T*, const int64_t*, double,   \
+                          char, double*, int);
 RANKSPMM_INSTANTIATE(float)
 RANKSPMM_INSTANTIATE(double)
 template void tie_spans(const Groups&, const float*, int32_t*, int32_t*, int);

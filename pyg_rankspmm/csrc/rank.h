@@ -5,29 +5,26 @@
 
 namespace rankspmm {
 
-// Group g holds the positions perm[ptr[g]] to perm[ptr[g + 1]] (null: the
-// positions themselves) of the caller's arrays.
+// Group g holds the entries ptr[g] to ptr[g + 1].
 struct Groups {
   const int64_t* ptr;
-  const int32_t* perm;
   int64_t count;
   int64_t size;
 };
 
-// Throws std::invalid_argument unless ptr rises from 0 to size and every
-// position is one.
-void check(const Groups& groups, const char* perm_name, int threads);
+// Throws std::invalid_argument unless ptr rises from 0 to size.
+void check(const Groups& groups);
 
-// The ranks of the scores, falling and counted from 1, and the positions in
-// the order of the groups and in each by falling score.
+// The ranks of the scores, falling and counted from 1, and the entries by
+// group and in each by falling score.
 template <class T>
 void soft_rank(const Groups& groups, const T* score, const T* temperature,
                T* rank, int32_t* order, int threads);
 
-// The gradient of the scores; `sorted` holds the order for positions.
+// The gradient of the scores.
 template <class T>
-void soft_rank_grad(const Groups& sorted, const T* grad, const T* score,
-                    const T* temperature, T* out, int threads);
+void soft_rank_grad(const Groups& groups, const int32_t* order, const T* grad,
+                    const T* score, const T* temperature, T* out, int threads);
 
 // The overlap of each group, and its derivative for each rank. S is the dtype
 // of the target.
@@ -45,6 +42,12 @@ void overlap_grad(const Groups& groups, const T* grad, const T* slope, T* out,
 template <class T>
 void temperatures(const Groups& groups, const T* score, double temperature,
                   bool relative, T* out, int threads);
+
+// The overlap of each group between two orders of its entries, with ties
+// treated as in the variant 'a', 'b' or 'w'.
+template <class T, class S>
+void agreement(const Groups& groups, const T* pred, const S* target, double p,
+               char ties, double* rbo, int threads);
 
 // The first and last rank of the scores of the group that are equal.
 template <class S>

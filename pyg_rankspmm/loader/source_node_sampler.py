@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from pyg_rankspmm.graph import group
+from pyg_rankspmm.graph import arrange, group, index_dtype
 from pyg_rankspmm.ops.soft_rank import count_groups, without_gaps
 from pyg_rankspmm.typing import (
     check_bool,
@@ -416,7 +416,9 @@ class _Lists(NamedTuple):
     def build(index: Tensor, max_length: Optional[int]) -> _Lists:
         """The lists of the source nodes with edges, by their ids."""
         count = count_groups('edge_label_index', index)
-        ptr, perm = group(*without_gaps(index, count))
+        ptr, place = group(*without_gaps(index, count))
+        perm = arrange(torch.arange(index.numel(),
+                                    dtype=index_dtype(index.numel())), place)
         degree = ptr.diff()
         degree = degree[degree > 0]
         parts = torch.ones_like(degree)
@@ -441,10 +443,9 @@ class _Lists(NamedTuple):
             return self.perm
         draw = torch.randperm(self.cut.numel(), generator=generator)
         # Stable: within a source node, the edges stay as they were drawn.
-        _, by_source = group(self.cut_source[draw],
-                             int(self.cut_source[-1]) + 1)
+        _, place = group(self.cut_source[draw], int(self.cut_source[-1]) + 1)
         perm = self.perm.clone()
-        perm[self.cut] = self.perm[self.cut[draw[by_source.long()]]]
+        perm[self.cut] = self.perm[self.cut[arrange(draw, place)]]
         return perm
 
 

@@ -7,7 +7,7 @@ import torch
 
 from pyg_rankspmm.metrics._ranking import RankingMetric
 from pyg_rankspmm.metrics.functional import rank_biased_overlap
-from pyg_rankspmm.metrics.functional._overlap import check_variant
+from pyg_rankspmm.metrics.functional._groups import check_variant
 
 
 class RankBiasedOverlap(RankingMetric):
@@ -19,8 +19,8 @@ class RankBiasedOverlap(RankingMetric):
     The edges of a source node may come in any number of batches and on any
     number of processes: they are ranked together in the end. For that all are
     kept, with 24 bytes for each edge, on the device of the predictions
-    (:obj:`compute_on_cpu=True` moves them). Edges that a sampler draws twice
-    count twice. Each process computes on the edges of all of them.
+    (:obj:`compute_on_cpu=True` moves them); in the end each process has those
+    of all. Edges that a sampler draws twice count twice.
 
     Args:
         p (float, optional): The persistence :math:`0 < p \leq 1`.
@@ -56,8 +56,7 @@ class RankBiasedOverlap(RankingMetric):
         **kwargs: Any,
     ) -> None:
         super().__init__(weighting, reduction, **kwargs)
-        check_variant(p, ties)
-        self.p, self.ties = p, ties
+        self.p, self.ties = check_variant(p, ties), ties
 
     def compute(self) -> torch.Tensor:
         """The value for all edges so far, float64; :obj:`NaN` without any."""

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pyg_rankspmm.graph import compact, group
+from pyg_rankspmm.graph import arrange, compact, group
 from pyg_rankspmm.ops import reference
 from pyg_rankspmm.ops.reference import accumulator
 from pyg_rankspmm.ops.soft_rank import (
@@ -187,11 +187,12 @@ class RankingLoss(torch.nn.Module):
         """
         pred, target, index = self._check(pred, target, edge_label_index)
         index, dim_size = self._groups(index, dim_size)
-        ptr, perm = group(index, dim_size)
+        ptr, place = group(index, dim_size)
+        pred, target = arrange(pred, place), arrange(target, place)
         processes = self._processes()
-        tau = self._temperatures(pred, ptr, perm, processes)
-        rank = rank_groups(pred, tau, ptr, perm)
-        loss = 1.0 - overlap(rank, target, ptr, perm, self.p)
+        tau = self._temperatures(pred, ptr, processes)
+        rank = rank_groups(pred, tau, ptr)
+        loss = 1.0 - overlap(rank, target, ptr, self.p)
 
         degree = ptr.diff()
         weight = degree if self.weighting == 'degree' else degree.clamp(max=1)
@@ -214,11 +215,10 @@ class RankingLoss(torch.nn.Module):
             return dist.group.WORLD
         return None
 
-    def _temperatures(self, pred: Tensor, ptr: Tensor, perm: Optional[Tensor],
+    def _temperatures(self, pred: Tensor, ptr: Tensor,
                       processes: Any) -> Tensor:
         if processes is None or not self.relative:
-            return temperatures(pred, ptr, perm, self.temperature,
-                                self.relative)
+            return temperatures(pred, ptr, self.temperature, self.relative)
 
         def gather(part: Tensor) -> Tensor:
             size = dist.get_world_size(processes)
@@ -226,8 +226,8 @@ class RankingLoss(torch.nn.Module):
             dist.all_gather(parts, part, group=processes)
             return torch.stack(parts)
 
-        return reference.temperatures(pred.detach(), ptr, perm,
-                                      self.temperature, True, gather)
+        return reference.temperatures(pred.detach(), ptr, self.temperature,
+                                      True, gather)
 
     def _check(self, pred: Tensor, target: Tensor,
                index: Tensor) -> Tuple[Tensor, Tensor, Tensor]:

@@ -183,7 +183,8 @@ class SparseGATConv(GATConv):
 
         a_edge = self._edge_logits(edge_index, edge_attr, num_loops)
         h, a_src, a_dst = self._project(x_src, x_dst)
-        if torch.is_autocast_enabled(h.device.type):
+        if h.device.type != 'meta' and torch.is_autocast_enabled(
+                h.device.type):
             h = h.float()  # as PyG, whose softmax returns float32
         graph = self._graph(edge_index, num_nodes, num_loops)
         dropout = self.dropout if self.training else 0.0
@@ -245,7 +246,10 @@ class SparseGATConv(GATConv):
     def _check_channels(self, name: str, x: Tensor,
                         lin: torch.nn.Module) -> None:
         # (Not of a lazy layer, or of whatever somebody put there instead.)
-        if type(lin) is Linear and lin.in_channels not in (-1, x.size(1)):
+        # ('not in (-1, x.size(1))' confuses a compiler that does not know the
+        # size yet.)
+        if (type(lin) is Linear and lin.in_channels != -1
+                and lin.in_channels != x.size(1)):
             raise ValueError(f"'{name}' must have {lin.in_channels} channels, "
                              f"as the layer was built with (got "
                              f"{describe(x)})")
@@ -281,6 +285,7 @@ class SparseGATConv(GATConv):
                 "for a sparse 'edge_index'; pass a [2, num_edges] tensor, or "
                 "set add_self_loops=False")
         if isinstance(edge_index, SparseTensor):
+            G.check_sparse_tensor(edge_index)
             if self.edge_dim is None:
                 return torch_sparse.set_diag(edge_index)
             raise NotImplementedError(
@@ -369,8 +374,11 @@ class SparseGATConv(GATConv):
             folded = [torch.einsum('hcf,hc->hf', weight, att[0])
                       for att in atts]
             return (x @ torch.cat(folded).t()).split(H, dim=-1)
-        h = (lin(x) if h is None else h).view(-1, H, C)
-        return tuple((h * att).sum(dim=-1) for att in atts)
+        # A product with a block-diagonal matrix: no N x H x C in between.
+        h = (lin(x) if h is None else h)
+        eye = torch.eye(H, dtype=h.dtype, device=h.device).unsqueeze(1)
+        blocks = [(att[0].unsqueeze(-1) * eye).view(H * C, H) for att in atts]
+        return (h @ torch.cat(blocks, dim=1)).split(H, dim=-1)
 
     # Output ##################################################################
 

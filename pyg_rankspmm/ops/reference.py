@@ -31,7 +31,7 @@ def _blocks(num_entries: int, x: Tensor) -> Iterator[slice]:
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which sums over numbers of ``dtype`` are taken."""
-    return torch.promote_types(dtype, torch.float32)
+    return torch.float32 if dtype.itemsize < 4 else dtype
 
 
 def spmm(
@@ -259,16 +259,13 @@ def group_of(ptr: Tensor, num_entries: int) -> Tensor:
     return torch.searchsorted(ptr, position, right=True) - 1
 
 
-def sort_groups(score: Tensor, ptr: Tensor,
-                perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-    """The caller's positions, sorted by group and in it by falling score,
-    stable; and the group of each."""
+def sort_groups(score: Tensor, ptr: Tensor) -> Tuple[Tensor, Tensor]:
+    """Positions by group and then by falling score; and the group of each
+    entry."""
     group = group_of(ptr, score.numel())
-    perm = torch.arange(score.numel(), device=score.device) \
-        if perm is None else perm.long()
-    order = torch.sort(score.detach()[perm], descending=True, stable=True)[1]
+    order = torch.sort(score.detach(), descending=True, stable=True)[1]
     order = order[torch.sort(group[order], stable=True)[1]]
-    return perm[order], group
+    return order, group
 
 
 def soft_rank(
@@ -369,11 +366,10 @@ def _run_start(first: Tensor) -> Tensor:
     return torch.where(first, position, 0).cummax(0)[0]
 
 
-def tie_spans(score: Tensor, ptr: Tensor,
-              perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+def tie_spans(score: Tensor, ptr: Tensor) -> Tuple[Tensor, Tensor]:
     r"""The first and the last rank (1-based, falling) of the entries of the
-    group that have the same score, in the caller's order."""
-    order, group = sort_groups(score, ptr, perm)
+    group that have the same score."""
+    order, group = sort_groups(score, ptr)
     s = score[order]
     begin = (_offset(ptr, group) == 0) | (s != s.roll(1))
     start = _run_start(begin)
@@ -394,7 +390,7 @@ def depth_tables(p: float, depth: int,
     return s, w, q
 
 
-def rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
+def rbo(rank: Tensor, target: Tensor, ptr: Tensor,
         p: float) -> Tuple[Tensor, Tensor]:
     r"""The Rank-Biased Overlap of each group, and its derivative for each
     rank. Ranks are real; the overlap is linear between two whole ones.
@@ -404,8 +400,8 @@ def rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
     have, RBO = 1. So RBO = 1 - sum of (c(t) - c(r)), without rounding where
     the rankings are equal, and the same for p < 1 and p = 1.
     """
-    group = caller_groups(ptr, perm, rank.numel())
-    top, bottom = tie_spans(target, ptr, perm)
+    group = group_of(ptr, rank.numel())
+    top, bottom = tie_spans(target, ptr)
     n = ptr.diff()
     s, w, _ = depth_tables(p, longest_group(ptr), rank.device)
     span = bottom - top + 1
@@ -416,36 +412,27 @@ def rbo(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
         return s[high] - s[bottom - 1] + part / span
 
     real = rank.to(torch.float64)
-    k = torch.minimum(real.nan_to_num(1.0).floor().clamp(min=1).long(),
-                      n[group])
-    share = ((k - top + 1) / span).clamp(max=1.0)
+    k = torch.minimum(real.nan_to_num(1.0).floor().clamp(min=1),
+                      n[group].double()).long()
+    share = ((k - top + 1).double() / span).clamp(max=1.0)
     slope = torch.where(k >= top, -(s[k] - s[k - 1]) * share, 0.0)
     loss = behind(torch.maximum(k, top)) - (real - k) * slope
     if p == 1.0:
         loss, slope = loss / n[group], slope / n[group]
 
     zero = torch.zeros_like(n, dtype=torch.float64)
-    broken = ~zero.index_add(0, group, real + _nan(target)).isfinite()
+    rank_or_nan = torch.where(real >= 1, real, torch.nan)
+    broken = ~zero.index_add(0, group, rank_or_nan + _nan(target)).isfinite()
     out = 1.0 - zero.index_add(0, group, loss).clamp(min=0.0)
     out = out.masked_fill(broken, torch.nan)
     slope = slope.masked_fill(broken[group], torch.nan)
     return out.to(rank.dtype), slope.to(rank.dtype)
 
 
-def rbo_backward(grad: Tensor, slope: Tensor, ptr: Tensor,
-                 perm: Optional[Tensor]) -> Tensor:
+def rbo_backward(grad: Tensor, slope: Tensor, ptr: Tensor) -> Tensor:
     """The gradient of the ranks: that of the overlap of the group times the
     slope."""
-    return grad[caller_groups(ptr, perm, slope.numel())] * slope
-
-
-def caller_groups(ptr: Tensor, perm: Optional[Tensor],
-                  num_entries: int) -> Tensor:
-    """The group of each entry, in the caller's order."""
-    group = group_of(ptr, num_entries)
-    if perm is None:
-        return group
-    return torch.zeros_like(group).index_copy(0, perm.long(), group)
+    return grad[group_of(ptr, slope.numel())] * slope
 
 
 def _nan(x: Tensor) -> Tensor:
@@ -453,8 +440,8 @@ def _nan(x: Tensor) -> Tensor:
     return torch.where(x.isnan(), torch.nan, 0.0).to(torch.float64)
 
 
-def temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
-                 temperature: float, relative: bool,
+def temperatures(score: Tensor, ptr: Tensor, temperature: float,
+                 relative: bool,
                  gather: Optional[Callable[[Tensor], Tensor]] = None,
                  ) -> Tensor:
     r"""The temperature of each group in units of the scores, NaN if one of
@@ -465,7 +452,7 @@ def temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
     "All" are also those of other processes, if :obj:`gather` returns the
     vectors of all of them as rows.
     """
-    n, group = ptr.diff(), caller_groups(ptr, perm, score.numel())
+    n, group = ptr.diff(), group_of(ptr, score.numel())
     x = score.to(torch.float64)
 
     def total(value: Tensor) -> Tensor:

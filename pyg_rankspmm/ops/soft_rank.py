@@ -7,10 +7,17 @@ import torch
 from torch import Tensor
 
 from pyg_rankspmm._library import define, double_backward
-from pyg_rankspmm.graph import compact, group, index_dtype
+from pyg_rankspmm.graph import (
+    arrange,
+    compact,
+    group,
+    index_dtype,
+    restore,
+)
 from pyg_rankspmm.ops import reference
 from pyg_rankspmm.typing import (
     check_count,
+    check_dense,
     check_device,
     check_float,
     check_index,
@@ -75,7 +82,7 @@ def soft_rank(
     if isinstance(temperature, Tensor):
         if temperature.dim() == 0:
             temperature = temperature.expand(num_groups)
-        check_float('temperature', temperature)
+        check_dense('temperature', check_float('temperature', temperature))
         check_device('temperature', temperature, score.device, 'score')
         if temperature.dim() != 1 or temperature.size(0) < num_groups:
             raise ValueError(f"'temperature' must be a number or have shape "
@@ -93,8 +100,9 @@ def soft_rank(
         temperature = score.new_full((num_groups, ),
                                      min(max(temperature, low), high),
                                      dtype=dtype)
-    ptr, perm = group(index, num_groups)
-    return rank_groups(score.to(dtype), temperature, ptr, perm)
+    ptr, place = group(index, num_groups)
+    score = arrange(score.to(dtype), place)
+    return restore(rank_groups(score, temperature, ptr), place)
 
 
 def _range(dtype: torch.dtype) -> Tuple[float, float]:
@@ -142,6 +150,8 @@ def count_groups(name: str, index: Tensor,
     one more than the largest index."""
     if dim_size is not None:
         check_count('dim_size', dim_size)
+    if index.device.type == 'meta':
+        raise ValueError(f"'{name}' is on device 'meta' and holds no groups")
     if index.numel() == 0:
         return dim_size or 0
     low, high = (int(bound) for bound in index.aminmax())
@@ -153,16 +163,16 @@ def count_groups(name: str, index: Tensor,
     return high + 1 if dim_size is None else dim_size
 
 
-def rank_groups(score: Tensor, temperature: Tensor, ptr: Tensor,
-                perm: Optional[Tensor]) -> Tensor:
-    r"""As :func:`soft_rank`, for entries in groups as
-    :func:`~pyg_rankspmm.graph.group` returns them, and one temperature for
-    each group."""
-    return _soft_rank(score, temperature, ptr, perm)[0]
+# What follows takes entries side by side in their groups, as
+# :func:`~pyg_rankspmm.graph.arrange` puts them.
 
 
-def overlap(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
-            p: float) -> Tensor:
+def rank_groups(score: Tensor, temperature: Tensor, ptr: Tensor) -> Tensor:
+    r"""As :func:`soft_rank`, with one temperature for each group."""
+    return _soft_rank(score, temperature, ptr)[0]
+
+
+def overlap(rank: Tensor, target: Tensor, ptr: Tensor, p: float) -> Tensor:
     r"""The Rank-Biased Overlap of each group between real-valued ranks and the
     order of :obj:`target`, shape :obj:`[num_groups]`; 1 for an empty group.
 
@@ -171,55 +181,56 @@ def overlap(rank: Tensor, target: Tensor, ptr: Tensor, perm: Optional[Tensor],
     the overlap beyond the end is extrapolated (`"A Similarity Measure for
     Indefinite Rankings" <https://doi.org/10.1145/1852102.1852106>`_).
     """
-    return _rbo(rank, target, ptr, perm, p)[0]
+    return _rbo(rank, target, ptr, p)[0]
 
 
-def temperatures(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
-                 temperature: float, relative: bool) -> Tensor:
+def temperatures(score: Tensor, ptr: Tensor, temperature: float,
+                 relative: bool) -> Tensor:
     r"""The temperature of each group in units of the scores, shape
     :obj:`[num_groups]`, without a gradient; :obj:`NaN` if a score is not
     finite.
 
     A relative one is given in standard deviations of the scores of the group.
     """
-    return _temperatures(score.detach(), ptr, perm, temperature, relative)
+    return _temperatures(score.detach(), ptr, temperature, relative)
 
 
-def tie_spans(score: Tensor, ptr: Tensor,
-              perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+def tie_spans(score: Tensor, ptr: Tensor) -> Tuple[Tensor, Tensor]:
     r"""The first and the last rank of the entries that tie with each entry
     in its group, counted from 1 by falling score, shape :obj:`[num_entries]`
     each."""
-    return _tie_spans(score, ptr, perm)
+    return _tie_spans(score, ptr)
 
 
 # The operators ##############################################################
 
 
-def _soft_rank_reference(
-        score: Tensor, temperature: Tensor, ptr: Tensor,
-        perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-    order, groups = reference.sort_groups(score, ptr, perm)
+def _soft_rank_reference(score: Tensor, temperature: Tensor,
+                         ptr: Tensor) -> Tuple[Tensor, Tensor]:
+    order, groups = reference.sort_groups(score, ptr)
     rank = reference.soft_rank(score, temperature, ptr, order, groups,
                                reference.longest_group(ptr))
     return rank, order.to(index_dtype(score.numel()))
 
 
-def _soft_rank_fake(score: Tensor, temperature: Tensor, ptr: Tensor,
-                    perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+def _soft_rank_fake(score: Tensor, temperature: Tensor,
+                    ptr: Tensor) -> Tuple[Tensor, Tensor]:
     return (torch.empty_like(score),
             score.new_empty(score.numel(), dtype=index_dtype(score.numel())))
 
 
 def _soft_rank_save(ctx: Any, inputs: Tuple[Any, ...],
                     output: Tuple[Tensor, Tensor]) -> None:
-    score, temperature, ptr, _ = inputs
+    score, temperature, ptr = inputs
     ctx.save_for_backward(score, temperature, ptr, output[1])
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # no zeros for the order
 
 
-def _soft_rank_backward(ctx: Any, grad: Tensor,
+def _soft_rank_backward(ctx: Any, grad: Optional[Tensor],
                         _: Any) -> Tuple[Optional[Tensor], ...]:
+    if grad is None:
+        return None, None, None
     score, temperature, ptr, order = ctx.saved_tensors
     grad_score = _soft_rank_grad(grad, score, temperature, ptr, order)
     grad_temperature = None
@@ -227,7 +238,7 @@ def _soft_rank_backward(ctx: Any, grad: Tensor,
         # Ranks do not change when scores and temperature grow together.
         grad_temperature = -_sum_of_moments(score, grad_score, ptr,
                                             order.long()) / temperature
-    return grad_score, grad_temperature, None, None
+    return grad_score, grad_temperature, None
 
 
 def _sum_of_moments(score: Tensor, grad: Tensor, ptr: Tensor,
@@ -261,37 +272,51 @@ def _soft_rank_grad_save(ctx: Any, inputs: Tuple[Any, ...],
 def _soft_rank_grad_backward(ctx: Any,
                              grad: Tensor) -> Tuple[Optional[Tensor], ...]:
     grad_rank, score, temperature, ptr, order = ctx.saved_tensors
+    order = order.long()
+    groups = reference.group_of(ptr, score.numel())
 
     def definition(score: Tensor, temperature: Tensor) -> Tensor:
         # What is traced for a compiler cannot wait for the longest group.
-        groups = reference.group_of(ptr, score.numel())
-        return reference.soft_rank(score, temperature, ptr, order.long(),
-                                   groups, score.numel())
+        return reference.soft_rank(score, temperature, ptr, order, groups,
+                                   score.numel())
 
-    return double_backward(definition, (score, temperature), grad_rank,
-                           (grad, None)) + (None, None)
+    # What is not finite in a group must not reach the others, since the scan
+    # of the definition multiplies across groups by 0.
+    odd = (grad - grad) + (grad_rank - grad_rank) + (score - score)
+    count = torch.zeros_like(ptr[1:]).index_add(0, groups,
+                                                odd[order].isnan().long())
+    of_group = (count > 0) | temperature.isnan()
+    broken = torch.zeros_like(odd, dtype=torch.bool).index_copy(
+        0, order, of_group[groups])
+    grads = double_backward(definition, (score, temperature),
+                            torch.where(broken, 0, grad_rank),
+                            (torch.where(broken, 0, grad), None))
+    return tuple(
+        g if g is None else torch.where(where, torch.nan, g)
+        for g, where in zip(grads, (broken, broken, of_group))) + (None, None)
 
 
 def _rbo_fake(rank: Tensor, target: Tensor, ptr: Tensor,
-              perm: Optional[Tensor], p: float) -> Tuple[Tensor, Tensor]:
+              p: float) -> Tuple[Tensor, Tensor]:
     return rank.new_empty(ptr.numel() - 1), torch.empty_like(rank)
 
 
 def _rbo_save(ctx: Any, inputs: Tuple[Any, ...],
               output: Tuple[Tensor, Tensor]) -> None:
-    _, _, ptr, perm, _ = inputs
-    ctx.save_for_backward(ptr, perm, output[1])
+    ctx.save_for_backward(inputs[2], output[1])
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # no zeros for the slopes
 
 
-def _rbo_backward(ctx: Any, grad: Tensor,
+def _rbo_backward(ctx: Any, grad: Optional[Tensor],
                   _: Any) -> Tuple[Optional[Tensor], ...]:
-    ptr, perm, slope = ctx.saved_tensors
-    return _rbo_grad(grad, slope, ptr, perm), None, None, None, None
+    if grad is None:
+        return None, None, None, None
+    ptr, slope = ctx.saved_tensors
+    return _rbo_grad(grad, slope, ptr), None, None, None
 
 
-def _rbo_grad_fake(grad: Tensor, slope: Tensor, ptr: Tensor,
-                   perm: Optional[Tensor]) -> Tensor:
+def _rbo_grad_fake(grad: Tensor, slope: Tensor, ptr: Tensor) -> Tensor:
     return torch.empty_like(slope)
 
 
@@ -301,33 +326,32 @@ def _rbo_grad_save(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
 
 def _rbo_grad_backward(ctx: Any,
                        grad: Tensor) -> Tuple[Optional[Tensor], ...]:
-    _, slope, ptr, perm = ctx.saved_tensors
-    groups = reference.caller_groups(ptr, perm, slope.numel())
+    _, slope, ptr = ctx.saved_tensors
+    groups = reference.group_of(ptr, slope.numel())
     total = slope.new_zeros(ptr.numel() - 1)
     # The slope is a constant: the overlap is linear between two ranks.
-    return total.index_add(0, groups, grad * slope), None, None, None
+    return total.index_add(0, groups, grad * slope), None, None
 
 
-def _temperatures_fake(score: Tensor, ptr: Tensor, perm: Optional[Tensor],
-                       temperature: float, relative: bool) -> Tensor:
+def _temperatures_fake(score: Tensor, ptr: Tensor, temperature: float,
+                       relative: bool) -> Tensor:
     return score.new_empty(ptr.numel() - 1)
 
 
-def _tie_spans_reference(score: Tensor, ptr: Tensor,
-                         perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+def _tie_spans_reference(score: Tensor,
+                         ptr: Tensor) -> Tuple[Tensor, Tensor]:
     dtype = index_dtype(score.numel())
-    first, last = reference.tie_spans(score, ptr, perm)
+    first, last = reference.tie_spans(score, ptr)
     return first.to(dtype), last.to(dtype)
 
 
-def _tie_spans_fake(score: Tensor, ptr: Tensor,
-                    perm: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+def _tie_spans_fake(score: Tensor, ptr: Tensor) -> Tuple[Tensor, Tensor]:
     first = score.new_empty(score.numel(), dtype=index_dtype(score.numel()))
     return first, torch.empty_like(first)
 
 
 _soft_rank = define(
-    'soft_rank(Tensor score, Tensor temperature, Tensor ptr, Tensor? perm) -> '
+    'soft_rank(Tensor score, Tensor temperature, Tensor ptr) -> '
     '(Tensor rank, Tensor order)', _soft_rank_reference, _soft_rank_fake,
     _soft_rank_backward, _soft_rank_save)
 _soft_rank_grad = define(
@@ -335,16 +359,16 @@ _soft_rank_grad = define(
     'Tensor ptr, Tensor order) -> Tensor', _soft_rank_grad_reference,
     _soft_rank_grad_fake, _soft_rank_grad_backward, _soft_rank_grad_save)
 _rbo = define(
-    'rbo(Tensor rank, Tensor target, Tensor ptr, Tensor? perm, float p) -> '
+    'rbo(Tensor rank, Tensor target, Tensor ptr, float p) -> '
     '(Tensor rbo, Tensor slope)', reference.rbo, _rbo_fake, _rbo_backward,
     _rbo_save)
 _rbo_grad = define(
-    'rbo_backward(Tensor grad, Tensor slope, Tensor ptr, Tensor? perm) -> '
-    'Tensor', reference.rbo_backward, _rbo_grad_fake, _rbo_grad_backward,
+    'rbo_backward(Tensor grad, Tensor slope, Tensor ptr) -> Tensor',
+    reference.rbo_backward, _rbo_grad_fake, _rbo_grad_backward,
     _rbo_grad_save)
 _tie_spans = define(
-    'tie_spans(Tensor score, Tensor ptr, Tensor? perm) -> '
-    '(Tensor first, Tensor last)', _tie_spans_reference, _tie_spans_fake)
+    'tie_spans(Tensor score, Tensor ptr) -> (Tensor first, Tensor last)',
+    _tie_spans_reference, _tie_spans_fake)
 _temperatures = define(
-    'temperatures(Tensor score, Tensor ptr, Tensor? perm, float temperature, '
+    'temperatures(Tensor score, Tensor ptr, float temperature, '
     'bool relative) -> Tensor', reference.temperatures, _temperatures_fake)

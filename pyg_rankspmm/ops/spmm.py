@@ -13,6 +13,7 @@ from pyg_rankspmm.ops import reference
 from pyg_rankspmm.typing import (
     Adj,
     Size,
+    check_dense,
     check_device,
     check_edge_index,
     check_float,
@@ -196,8 +197,16 @@ def matmul(graph: Graph, value: Optional[Tensor], x: Tensor) -> Tensor:
     return _spmm(*graph.operands(), value, x)
 
 
+def _check_numbers(name: str, x: Any) -> None:
+    check_dense(name, check_float(name, x))
+    if x.dtype.itemsize == 1:
+        raise TypeError(f"'{name}' must not be in float8, which nobody can "
+                        f"sum in (got {describe(x)}); convert it with "
+                        f"'{name}.half()'")
+
+
 def _check_dense(name: str, x: Any) -> None:
-    check_float(name, x)
+    _check_numbers(name, x)
     if x.dim() not in (2, 3):
         raise ValueError(f"'{name}' must have shape [num_nodes, channels] or "
                          f"[num_nodes, heads, channels] (got {describe(x)})")
@@ -205,7 +214,7 @@ def _check_dense(name: str, x: Any) -> None:
 
 def _check_value(value: Tensor, x: Tensor,
                  num_edges: int) -> Tuple[Tensor, Tensor]:
-    check_float('value', value)
+    _check_numbers('value', value)
     check_device('value', value, x.device, 'x')
     heads = x.shape[1:-1]
     if value.dim() == 1 and len(heads) == 1:

@@ -159,6 +159,7 @@ def test_invariances():
             (pred, target.long(), edge_label_index),
             (pred, 3 * target - 8, edge_label_index),
             (pred, target.to(torch.bfloat16), edge_label_index),
+            (pred, target.half(), edge_label_index),
         ):
             torch.testing.assert_close(criterion(*args), loss)
 
@@ -174,6 +175,23 @@ def test_dim_size():
     torch.testing.assert_close(
         criterion(pred, target, edge_label_index, dim_size=12),
         criterion(pred, target, edge_label_index))
+
+
+@pytest.mark.parametrize('reduction', ['mean', 'sum', 'none'])
+@pytest.mark.parametrize('p', [0.9, 1.0])
+def test_only_groups_of_one(reduction, p):
+    pred = torch.randn(3, requires_grad=True)
+    loss = RankingLoss(p, reduction=reduction)(pred, torch.tensor([3, 1, 2]),
+                                               torch.tensor([0, 2, 1]))
+    assert not loss.any()
+    loss.sum().backward()
+    assert not pred.grad.any()
+
+
+def test_no_groups():
+    loss = RankingLoss(reduction='none')(torch.empty(0), torch.empty(0),
+                                         torch.empty(0).long(), dim_size=0)
+    assert loss.shape == (0, )
 
 
 @pytest.mark.parametrize('reduction', ['mean', 'sum', 'none'])
@@ -265,9 +283,10 @@ def test_nan_in_the_target_stays_with_its_node():
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16,
-                                   torch.float32])
+                                   torch.float32, torch.float8_e5m2])
 def test_dtypes(dtype):
-    pred, target, edge_label_index = make(dtype=dtype)
+    pred, target, edge_label_index = make(dtype=torch.float64)
+    pred = pred.detach().to(dtype).requires_grad_()
     loss = RankingLoss()(pred, target, edge_label_index)
     assert loss.dtype == torch.float32
     loss.backward()
@@ -324,6 +343,14 @@ def test_ids_with_wide_gaps(far):
     if far > 10**6:
         with pytest.raises(ValueError, match='groups'):
             RankingLoss(reduction='none')(pred, target, index + (far - 10))
+
+
+@pytest.mark.parametrize('dtype', [torch.bool, torch.int8])
+def test_integer_targets(dtype):
+    pred, target, edge_label_index = make(levels=2)
+    torch.testing.assert_close(
+        RankingLoss()(pred, target.to(dtype), edge_label_index),
+        RankingLoss()(pred, target, edge_label_index))
 
 
 @pytest.mark.parametrize('dtype', [torch.uint64, torch.float8_e5m2])
@@ -529,7 +556,7 @@ def test_one_process(process_group):
 def test_compile_in_a_process_group(process_group):
     torch._dynamo.reset()
     pred, target, edge_label_index = make()
-    criterion = RankingLoss(process_group=process_group)
+    criterion = RankingLoss(process_group='world')
     actual = torch.compile(criterion, fullgraph=True)(pred, target,
                                                       edge_label_index)
     torch.testing.assert_close(actual,
@@ -595,6 +622,14 @@ INDEX = torch.tensor([[0, 0, 1], [2, 1, 0]])
     ((PRED, TARGET, INDEX, 2.0), TypeError, "'dim_size'"),
     ((PRED, TARGET, INDEX, True), TypeError, "'dim_size'"),
     ((PRED[:0], TARGET[:0], INDEX[:, :0], -1), ValueError, "'dim_size'"),
+    ((PRED.to_sparse(), TARGET, INDEX), TypeError, "'pred'.*dense"),
+    ((PRED, TARGET.to_sparse(), INDEX), TypeError, "'target'.*dense"),
+    ((PRED, TARGET, INDEX.to_sparse()), TypeError,
+     "'edge_label_index'.*dense"),
+    ((torch.nested.nested_tensor([PRED]), TARGET, INDEX), TypeError,
+     "'pred'.*nested"),
+    ((PRED.to('meta'), TARGET.to('meta'), INDEX.to('meta')), ValueError,
+     "'edge_label_index' is on device 'meta'"),
     ((PRED, TARGET.to('meta'), INDEX), ValueError, "'target' is on device"),
     ((PRED, TARGET, INDEX.to('meta')), ValueError,
      "'edge_label_index' is on device"),

@@ -12,6 +12,7 @@ from typing import Optional
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch.utils.checkpoint import checkpoint
 from torch_geometric import EdgeIndex
 from torch_geometric.data import HeteroData
@@ -743,6 +744,21 @@ def test_compile(add_self_loops, edge_dim):
         assert_close(a, b, torch.float32)
 
 
+@pytest.mark.parametrize('add_self_loops', [True, False])
+def test_compile_once_for_all_sizes(add_self_loops):
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    conv = SparseGATConv(7, 5, edge_dim=2, add_self_loops=add_self_loops)
+    compiled = torch.compile(conv, backend=counter, dynamic=True,
+                             fullgraph=True)
+    for num_nodes, num_edges in ((20, 60), (7, 30), (50, 10), (9, 9)):
+        args = (torch.randn(num_nodes, 7),
+                torch.randint(num_nodes, (2, num_edges)),
+                torch.randn(num_edges, 2))
+        torch.testing.assert_close(compiled(*args), conv(*args))
+    assert counter.frame_count == 1
+
+
 def test_compile_with_dropout_is_reproducible():
     torch._dynamo.reset()
     conv = torch.compile(SparseGATConv(7, 5, dropout=0.5), fullgraph=True)
@@ -909,6 +925,7 @@ CORRUPT = """
 import sys
 import torch
 from torch_geometric import EdgeIndex
+from torch_geometric.typing import WITH_TORCH_SPARSE
 from pyg_rankspmm import SparseGATConv, spmm
 
 x, ones, arange = torch.randn(5, 3), torch.ones(5), torch.arange(5)
@@ -931,10 +948,19 @@ for bad in (far, torch.tensor([-7, 1, 2, 3, 4])):
 unsorted = torch.tensor([[3, 1, 4, 0, 2], [2, 0, 1, 4, 3]])
 graphs += [EdgeIndex(unsorted.clone(), sparse_size=(5, 5), sort_order=order)
            for order in ('row', 'col')]
+if WITH_TORCH_SPARSE:
+    from torch_sparse import SparseTensor
+    graphs += [SparseTensor(row=row, rowptr=ptr, col=col, is_sorted=True,
+                            sparse_sizes=(5, 5), trust_data=True)
+               for row, ptr, col in (
+                   (None, pointers[0], far), (None, pointers[0], -far),
+                   (None, pointers[1], arange), (None, pointers[2], arange),
+                   (arange, None, far), (far, None, arange),
+                   (-far, None, arange), (unsorted[0], None, arange))]
 missed = 0
 for graph in graphs:
     for add_self_loops in (True, False):
-        if graph.layout == torch.strided and add_self_loops \
+        if getattr(graph, 'layout', None) == torch.strided and add_self_loops \
                 and graph.as_tensor().min() >= 0 \
                 and graph.as_tensor().max() < 5:
             continue  # sorted again, whatever it says of itself
@@ -962,6 +988,13 @@ def test_corrupt_structures(kernels):
     out = subprocess.run([sys.executable, '-W', 'ignore', '-c', CORRUPT],
                          cwd=root, env=env, capture_output=True, text=True)
     assert out.returncode == 0, out.stdout + out.stderr
+
+
+def test_shapes_without_data():
+    conv = SparseGATConv(7, 5, heads=2).to('meta')
+    out = conv(torch.empty(4, 7, device='meta'),
+               torch.empty(2, 3, dtype=torch.long, device='meta'))
+    assert out.shape == (4, 10) and out.is_meta
 
 
 def test_other_device():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 from pyg_rankspmm import soft_rank
-from pyg_rankspmm.graph import group
+from pyg_rankspmm.graph import arrange, group
 from pyg_rankspmm.ops.soft_rank import overlap
 
 
@@ -133,6 +133,34 @@ def test_nan_gradient_stays_in_its_group():
     assert actual[~other].isnan().all()
 
 
+@pytest.mark.parametrize('bad', [math.nan, math.inf])
+@pytest.mark.parametrize('which', ['score', 'first', 'second'])
+def test_second_derivatives_that_are_not_finite_stay_in_their_group(
+        bad, which):
+    score, index, temperature = make()
+    node = int(index[0])
+    first, second = torch.randn(2, 30, dtype=torch.float64)
+
+    def run(bad=None):
+        args = dict(score=score, temperature=temperature, first=first,
+                    second=second)
+        args = {k: v.detach().clone() for k, v in args.items()}
+        if bad is not None:
+            args[which][0] = bad
+        leaves = [args[k].requires_grad_()
+                  for k in ('score', 'temperature', 'first')]
+        rank = soft_rank(leaves[0], index, leaves[1])
+        grad, = torch.autograd.grad(rank, leaves[0], leaves[2],
+                                    create_graph=True)
+        return torch.autograd.grad(grad, leaves, args['second'])
+
+    other, others = index != node, torch.arange(6) != node
+    for actual, wanted in zip(run(bad), run()):
+        keep = other if actual.numel() == 30 else others
+        assert torch.equal(actual[keep], wanted[keep])
+        assert actual[~keep].isnan().all()
+
+
 def test_equal_scores_share_their_ranks():
     rank = soft_rank(torch.tensor([1.0, 3.0, 1.0, 1.0]), torch.zeros(4).long(),
                      1e-3)
@@ -214,36 +242,35 @@ def test_a_long_group():
 
 def test_opcheck():
     score, index, temperature = make()
-    ptr, perm = group(index, 6)
+    ptr, _ = group(index, 6)
     ops = torch.ops.pyg_rankspmm
-    for perm in (perm, None):  # noqa: B020
-        torch.library.opcheck(ops.tie_spans.default, (score, ptr, perm))
-        for relative in (True, False):
-            torch.library.opcheck(ops.temperatures.default,
-                                  (score.detach(), ptr, perm, 0.3, relative))
-        torch.library.opcheck(ops.soft_rank.default,
-                              (score, temperature, ptr, perm))
-        rank, order = ops.soft_rank(score, temperature, ptr, perm)
-        grad = torch.randn_like(score).requires_grad_()
-        torch.library.opcheck(ops.soft_rank_backward.default,
-                              (grad, score, temperature, ptr, order))
-        for p in (0.9, 1.0):
-            target = torch.randint(4, score.shape).double()
-            torch.library.opcheck(
-                ops.rbo.default,
-                (rank.detach().requires_grad_(), target, ptr, perm, p))
+    torch.library.opcheck(ops.tie_spans.default, (score, ptr))
+    for relative in (True, False):
+        torch.library.opcheck(ops.temperatures.default,
+                              (score.detach(), ptr, 0.3, relative))
+    torch.library.opcheck(ops.soft_rank.default, (score, temperature, ptr))
+    rank, order = ops.soft_rank(score, temperature, ptr)
+    grad = torch.randn_like(score).requires_grad_()
+    torch.library.opcheck(ops.soft_rank_backward.default,
+                          (grad, score, temperature, ptr, order))
+    for p in (0.9, 1.0):
+        target = torch.randint(4, score.shape).double()
+        torch.library.opcheck(
+            ops.rbo.default,
+            (rank.detach().requires_grad_(), target, ptr, p))
 
 
 @pytest.mark.parametrize('p', [0.5, 0.9, 1.0])
 @pytest.mark.parametrize('ties', [True, False])
 def test_overlap_gradients(p, ties):
     score, index, temperature = make(20)
-    ptr, perm = group(index, 6)
+    ptr, place = group(index, 6)
     target = torch.randint(4, (20, )) if ties else torch.randn(20)
+    target = arrange(target, place)
 
     def run(score, temperature):
-        rank = soft_rank(score, index, temperature)
-        return overlap(rank, target, ptr, perm, p)
+        rank = arrange(soft_rank(score, index, temperature), place)
+        return overlap(rank, target, ptr, p)
 
     assert gradcheck(run, (score, temperature))
     assert gradgradcheck(run, (score, temperature))
@@ -261,6 +288,12 @@ INDEX = torch.tensor([0, 0, 1])
     (torch.ones(3), INDEX.view(3, 1), 1.0, ValueError, "'index'"),
     (torch.ones(3), INDEX - 1, 1.0, ValueError, "'index'.*got -1"),
     (torch.ones(3), INDEX.to('meta'), 1.0, ValueError, 'device'),
+    (torch.ones(3).to_sparse(), INDEX, 1.0, TypeError, "'score'.*dense"),
+    (torch.ones(3), INDEX.to_sparse(), 1.0, TypeError, "'index'.*dense"),
+    (torch.ones(3), INDEX, torch.ones(2).to_sparse(), TypeError,
+     "'temperature'.*dense"),
+    (torch.ones(3, device='meta'), INDEX.to('meta'), 1.0, ValueError,
+     "'index' is on device 'meta'"),
     (torch.ones(3), INDEX, 0.0, ValueError, "'temperature'"),
     (torch.ones(3), INDEX, -1.0, ValueError, "'temperature'"),
     (torch.ones(3), INDEX, math.nan, ValueError, "'temperature'"),

@@ -370,6 +370,12 @@ EDGE_INDEX = torch.tensor([[0, 1], [1, 0]])
      "'value' is on device"),
     (torch.ones(2), torch.ones(2, 1, device='meta'), None, ValueError,
      'device'),
+    (torch.ones(2), torch.ones(2, 1).to_sparse(), None, TypeError,
+     "'x'.*dense"),
+    (torch.ones(2).to_sparse(), torch.ones(2, 1), None, TypeError,
+     "'value'.*dense"),
+    (None, torch.ones(2, 1).to(torch.float8_e5m2), None, TypeError,
+     "'x'.*float8"),
 ], ids=str)
 def test_spmm_bad_input(value, x, size, error, match):
     with pytest.raises(error, match=match):

@@ -8,15 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyg_rankspmm.metrics.functional._groups import (
-    broken_groups,
     check_pair,
     check_reduction,
     group_pairs,
     joint_rank,
-    rank,
     reduce_groups,
-    sum_to,
 )
+from pyg_rankspmm.ops.agreement import broken_groups, rank, sum_to
 from pyg_rankspmm.ops.reference import longest_group
 
 
@@ -70,8 +68,8 @@ def kendall_tau(
     """
     check_reduction(weighting, reduction)
     pred, target, index = check_pair(pred, target, index)
-    ptr, perm = group_pairs(index, dim_size, reduction)
-    x, y = rank(ptr, perm, pred, target)
+    pred, target, ptr = group_pairs(pred, target, index, dim_size, reduction)
+    x, y = rank(ptr, pred, target)
     n, groups = x.n, x.group
     order, both = joint_rank(ptr[groups] + x.first, y.first)
     pairs = n * (n - 1) // 2

@@ -78,6 +78,5 @@ def tail_sum(p: float, depth: int) -> float:
             return tail
     # Summed as such where the difference would cancel, over as many terms as
     # float64 can see.
-    terms = min(1_000_000, 1 + int(-40.0 / math.log(p)))
-    i = torch.arange(terms, dtype=torch.double)
+    i = torch.arange(1 + int(-40.0 / math.log(p)), dtype=torch.double)
     return p**depth * float((p**i / (depth + i)).sum())

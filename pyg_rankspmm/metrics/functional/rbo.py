@@ -3,25 +3,17 @@ from __future__ import annotations
 
 from typing import Optional
 
-import torch
+import torch  # noqa: F401  (the example needs it)
 from torch import Tensor
 
 from pyg_rankspmm.metrics.functional._groups import (
-    broken_groups,
     check_pair,
     check_reduction,
+    check_variant,
     group_pairs,
-    rank,
     reduce_groups,
 )
-from pyg_rankspmm.metrics.functional._overlap import (
-    Cut,
-    Depths,
-    Weights,
-    agreement,
-    check_variant,
-    overlap,
-)
+from pyg_rankspmm.ops.agreement import rank_biased_agreement
 
 
 def rank_biased_overlap(
@@ -58,8 +50,10 @@ def rank_biased_overlap(
     lists are (0.95 for two entries and :math:`p = 0.9`). Compare with that of
     random scores.
 
-    Computed in :math:`\mathcal{O}(n \log n)`, in float64. A group with a
-    :obj:`NaN` in it is :obj:`NaN`, and so is the mean then.
+    A group with a :obj:`NaN` in it is :obj:`NaN`, and so is the mean then.
+
+    Computed in :math:`\mathcal{O}(n \log n)`, in float64, with some 200 bytes
+    for each edge.
 
     Args:
         pred (torch.Tensor): The predicted scores, higher is better, shape
@@ -94,17 +88,10 @@ def rank_biased_overlap(
         >>> rank_biased_overlap(pred, target, index, p=1.0)
         tensor(0.4167, dtype=torch.float64)
     """
-    check_variant(p, ties)
+    p = check_variant(p, ties)
     check_reduction(weighting, reduction)
     pred, target, index = check_pair(pred, target, index)
-    ptr, perm = group_pairs(index, dim_size, reduction)
-    first, second = rank(ptr, perm, pred, target)
-    n, depths = first.n, Depths(first.n)
-    cuts = Cut(depths, first, ties), Cut(depths, second, ties)
-    shared = overlap(depths, first, second, *cuts, ties)
-    weights = Weights(p, depths)
-    # Both lists hold the same entries: from the end on they agree.
-    out = weights.sum(agreement(shared, depths, *cuts, ties), weights.beyond)
-    broken = broken_groups(n, first.group, pred, target)
-    out = out.masked_fill(broken | (n == 0), torch.nan)
+    pred, target, ptr = group_pairs(pred, target, index, dim_size, reduction)
+    out = rank_biased_agreement(pred, target, ptr, p, ties)
+    n = ptr.diff()
     return reduce_groups(out, n, n > 0, weighting, reduction)

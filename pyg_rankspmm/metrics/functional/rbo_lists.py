@@ -4,23 +4,21 @@ from __future__ import annotations
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from pyg_rankspmm.graph import group
-from pyg_rankspmm.metrics.functional._groups import (
-    Ranking,
-    broken_groups,
-    joint_rank,
-    rank,
-)
-from pyg_rankspmm.metrics.functional._overlap import (
+from pyg_rankspmm.graph import arrange, group
+from pyg_rankspmm.metrics.functional._groups import check_variant, joint_rank
+from pyg_rankspmm.metrics.functional.persistence import tail_sum
+from pyg_rankspmm.ops.agreement import (
     Cut,
     Depths,
+    Ranking,
     Weights,
     agreement,
-    check_variant,
-    harmonic_tail,
+    broken_groups,
     overlap,
+    rank,
 )
 from pyg_rankspmm.ops.soft_rank import check_groups, count_groups
 from pyg_rankspmm.typing import (
@@ -58,9 +56,9 @@ def rank_biased_overlap_lists(
 
     .. math::
         A_d = \begin{cases}
-        X_d \, / \, d & \text{(a)} \
+        X_d \, / \, d & \text{(a)} \\
         X_d \, / \, \sqrt{\sum_i c_i(d)^2 \sum_i \hat{c}_i(d)^2} &
-        \text{(b)} \
+        \text{(b)} \\
         2 X_d \, / \, \left( \sum_i c_i(d) + \sum_i \hat{c}_i(d) \right) &
         \text{(w)},
         \end{cases}
@@ -79,7 +77,7 @@ def rank_biased_overlap_lists(
     of the longer list (average overlap), without what is beyond: where lists
     are equally long, the bounds meet.
 
-    Computed in :math:`\mathcal{O}(n \log n)`, in float64, with some 300 bytes
+    Computed in :math:`\mathcal{O}(n \log n)`, in float64, with some 150 bytes
     for each item.
 
     Args:
@@ -120,19 +118,19 @@ def rank_biased_overlap_lists(
         >>> out['min']
         tensor([0.7662], dtype=torch.float64)
     """
-    check_variant(p, ties)
+    p = check_variant(p, ties)
     lists = _check_list('first', first), _check_list('second', second)
     check_device('second[1]', lists[1].score, lists[0].score.device,
                  'first[1]')
     if dim_size is None:
         dim_size = max(count_groups(f'{name}[2]', x.group)
                        for name, x in zip(('first', 'second'), lists))
-    a, b = (_rank_list(f'{name}[2]', x, dim_size)
-            for name, x in zip(('first', 'second'), lists))
-    out = _bounds(a, b, _match(*lists), p, ties)
+    (x, a), (y, b) = (_rank_list(f'{name}[2]', x, dim_size)
+                      for name, x in zip(('first', 'second'), lists))
+    out = _bounds(a, b, _match(x, y), p, ties)
     none = (a.n == 0) | (b.n == 0)
-    broken = (broken_groups(a.n, a.group, lists[0].score)
-              | broken_groups(b.n, b.group, lists[1].score)
+    broken = (broken_groups(a.n, a.group, x.score)
+              | broken_groups(b.n, b.group, y.score)
               | (none & (a.n == b.n)))
     out['ext'] = out['ext'].masked_fill(none, torch.nan)
     return {k: value.masked_fill(broken, torch.nan)
@@ -189,7 +187,7 @@ def _beyond(shared: Tensor, agreed: Tensor, long: Tensor, short: Tensor,
     """What the depths beyond the end of the longer list add."""
     # The depth at which all seen items can be in both lists.
     full = long + short - shared.long()
-    tail = harmonic_tail(p, int(full.max()) if full.numel() > 0 else 0,
+    tail = _harmonic_tail(p, int(full.max()) if full.numel() > 0 else 0,
                          full.device)
     end = (shared + (long - short) * agreed) / long
     return {
@@ -199,6 +197,16 @@ def _beyond(shared: Tensor, agreed: Tensor, long: Tensor, short: Tensor,
         'max': (weights.beyond * (2.0 - p**(full - long).double()) - full *
                 (tail[long] - tail[full])),
     }
+
+
+def _harmonic_tail(p: float, depth: int, device: torch.device) -> Tensor:
+    """The sum of w_d / d over d > k, for k = 0 to depth."""
+    if p == 1.0:
+        return torch.zeros(depth + 1, dtype=torch.double, device=device)
+    d = torch.arange(1, depth + 1, dtype=torch.double, device=device)
+    end = tail_sum(p, depth + 1) * (1.0 - p) / p
+    terms = F.pad((1.0 - p) * p**(d - 1.0) / d, (0, 1), value=end)
+    return terms.flip(0).cumsum(0).flip(0)
 
 
 # Lists #######################################################################
@@ -237,9 +245,13 @@ def _check_list(name: str, value: Any) -> Items:
                  check_groups(f'{name}[2]', index, score, f'{name}[1]'))
 
 
-def _rank_list(name: str, value: Items, dim_size: int) -> Ranking:
+def _rank_list(name: str, value: Items,
+               dim_size: int) -> Tuple[Items, Ranking]:
+    """The items side by side in their groups, and how they rank there."""
     count_groups(name, value.group, dim_size)
-    return rank(*group(value.group, dim_size), value.score)[0]
+    ptr, place = group(value.group, dim_size)
+    value = Items(*(arrange(x, place) for x in value))
+    return value, rank(ptr, value.score)[0]
 
 
 def _match(first: Items, second: Items) -> Match:

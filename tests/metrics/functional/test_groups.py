@@ -98,6 +98,41 @@ def test_dtypes(metric, dtype):
         metric(pred, target, index))
 
 
+@pytest.mark.parametrize('metric', METRICS)
+@pytest.mark.parametrize('dtype', [torch.bool, torch.uint8, torch.int8,
+                                   torch.int16, torch.int32, torch.int64])
+def test_integer_targets(metric, dtype):
+    pred, target, index = make(levels=2 if dtype == torch.bool else 6)
+    torch.testing.assert_close(metric(pred, target.to(dtype), index),
+                               metric(pred, target, index))
+
+
+@pytest.mark.parametrize('metric', METRICS)
+def test_neighbours_of_large_integer_targets(metric):
+    # They are one number in float64.
+    target = 2**60 + torch.tensor([0, 1, 2])
+    assert metric(torch.arange(3.0), target, torch.zeros(3).long()) == 1.0
+
+
+@pytest.mark.parametrize('metric', METRICS)
+@pytest.mark.parametrize('far', [10**6, 2**40, 2**63 - 1])
+def test_ids_with_wide_gaps(metric, far):
+    pred, target, index = make()
+    wide = torch.where(index == 2, far, index)
+    torch.testing.assert_close(metric(pred, target, wide),
+                               metric(pred, target, index))
+    if far > 10**6:
+        with pytest.raises(ValueError, match='groups'):
+            metric(pred, target, wide, reduction='none')
+
+
+@pytest.mark.parametrize('metric', METRICS)
+def test_no_groups(metric):
+    empty = torch.empty(0)
+    out = metric(empty, empty, empty.long(), reduction='none', dim_size=0)
+    assert out.shape == (0, )
+
+
 # Bad input ###################################################################
 
 PRED, TARGET = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([3, 1, 2])
@@ -110,6 +145,10 @@ INDEX = torch.tensor([0, 0, 1])
     ((PRED.long(), TARGET, INDEX), {}, TypeError, "'pred'"),
     ((PRED, [1, 2, 3], INDEX), {}, TypeError, "'target'"),
     ((PRED, TARGET[:2], INDEX), {}, ValueError, "'target'.*3 entries"),
+    ((PRED, TARGET.to(torch.cfloat), INDEX), {}, TypeError, "'target'"),
+    ((PRED, TARGET.float().requires_grad_(), INDEX), {}, ValueError,
+     "'target'.*detach"),
+    ((PRED.view(1, 3), TARGET, INDEX), {}, ValueError, "'pred'"),
     ((PRED, TARGET, INDEX[:2]), {}, ValueError, "'index'.*3 entries"),
     ((PRED, TARGET, INDEX.float()), {}, TypeError, "'index'"),
     ((PRED, TARGET, INDEX - 1), {}, ValueError, "'index'.*got -1"),

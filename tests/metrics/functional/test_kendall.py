@@ -72,3 +72,12 @@ def test_kendall_of_a_long_group():
     pairs = 200_000 * 199_999 / 2
     assert kendall_tau(swapped, x, index).item() == pytest.approx(
         1 - 2 * 100_000 / pairs, abs=1e-15)
+
+
+@pytest.mark.parametrize('reduction', ['mean', 'none'])
+def test_kendall_that_is_undefined_everywhere(reduction):
+    index = torch.tensor([0, 0, 1])
+    for pred, target in ((torch.zeros(3), torch.arange(3)),
+                         (torch.arange(3.0), torch.ones(3))):
+        assert kendall_tau(pred, target, index,
+                           reduction=reduction).isnan().all()

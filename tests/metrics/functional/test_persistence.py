@@ -4,6 +4,7 @@ import math
 import pytest
 
 from pyg_rankspmm.metrics.functional import rbo_p, rbo_weight
+from pyg_rankspmm.metrics.functional.persistence import tail_sum
 
 
 def weight_by_simulation(p, depth, num=20_000):
@@ -24,6 +25,23 @@ def test_rbo_weight_of_the_paper():
     assert rbo_weight(0.9, 10) == pytest.approx(0.8556, abs=5e-5)
     assert rbo_weight(0.98, 50) == pytest.approx(0.8522, abs=5e-5)
     assert rbo_weight(1.0, 10) == 0.0
+
+
+@pytest.mark.parametrize('p', [5e-324, 1e-3, 0.5, 0.9, 0.999, 0.9999])
+@pytest.mark.parametrize('depth', [1, 2, 30, 3000, 10**5])
+def test_tail_sum(p, depth):
+    wanted = p**depth * math.fsum(p**i / (depth + i) for i in range(
+        1 + int(-45 / math.log(p))))
+    assert tail_sum(p, depth) == pytest.approx(wanted, rel=1e-8, abs=0)
+
+
+def test_tail_sum_of_a_large_persistence():
+    # sum over i >= d of p^i / i, with p = exp(-x / d), is E_1(x) + p^d / 2d.
+    d, x = 10**6, 20.0
+    exponential_integral = 9.8355252906498816904e-11  # E_1(20)
+    p = math.exp(-x / d)
+    assert tail_sum(p, d) == pytest.approx(
+        exponential_integral + p**d / (2 * d), rel=1e-8)
 
 
 @pytest.mark.parametrize('depth', [1, 10, 100])

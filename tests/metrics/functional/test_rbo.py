@@ -116,3 +116,41 @@ def test_random_lists_against_random_orders_of_ties():
     mean = sum(samples) / len(samples)
     deviation = torch.tensor(samples).std() / math.sqrt(len(samples))
     assert abs(one_group(pred, target, p=0.9) - mean) < 5 * deviation
+
+
+@pytest.mark.parametrize('ties', ['a', 'b', 'w'])
+def test_ties_of_both_sides(ties):
+    # At depth 1 both are half there, 1/2 of 1 (a) or 1/2 of 1/2 (b), or both
+    # fully, 2 of 2 (w).
+    agreement = {'a': 0.5, 'b': 1.0, 'w': 1.0}[ties]
+    assert one_group([1, 1], [7, 7], p=0.9, ties=ties) == pytest.approx(
+        0.1 * agreement + 0.9, abs=1e-15)
+
+
+@pytest.mark.parametrize('ties', ['a', 'b', 'w'])
+def test_ties_of_one_side(ties):
+    # At depth 1, one entry is half there and one fully, or both against one.
+    agreement = {'a': 0.5, 'b': 0.5 / math.sqrt(0.5), 'w': 2 / 3}[ties]
+    assert one_group([1, 1], [1, 2], p=0.9, ties=ties) == pytest.approx(
+        0.1 * agreement + 0.9, abs=1e-15)
+
+
+@pytest.mark.parametrize('ties', ['a', 'b', 'w'])
+@pytest.mark.parametrize('p', [0.5, 1.0])
+def test_a_group_of_one_is_one(p, ties):
+    assert one_group([3], [-1], p=p, ties=ties) == 1.0
+
+
+@pytest.mark.parametrize('kwargs,error', [
+    ({'p': 0.0}, ValueError),
+    ({'p': -0.5}, ValueError),
+    ({'p': 1.1}, ValueError),
+    ({'p': math.nan}, ValueError),
+    ({'p': '1'}, TypeError),
+    ({'ties': 'c'}, ValueError),
+    ({'ties': None}, ValueError),
+], ids=str)
+def test_bad_arguments(kwargs, error):
+    name, = kwargs
+    with pytest.raises(error, match=f"'{name}'"):
+        one_group([1, 2], [1, 2], **kwargs)

@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -171,6 +172,15 @@ def test_thousands_of_random_pairs(p, ties):
     check_order_and_range(out)
 
 
+@pytest.mark.parametrize('ties', TIES)
+@pytest.mark.parametrize('p', [0.5, 0.99, 1.0])
+def test_hundreds_of_items(p, ties):
+    rng = random.Random(0)
+    first, second = (random_ranking(rng, 300, 500) for _ in range(2))
+    assert one_pair(first, second, p=p, ties=ties) == pytest.approx(
+        slow_rbo(first, second, p, ties), abs=1e-13, rel=0)
+
+
 rankings = st.lists(
     st.integers(-4, 8), min_size=1, max_size=9, unique=True).flatmap(
         lambda items: st.lists(st.integers(0, 4), min_size=len(items),
@@ -265,6 +275,21 @@ def test_long_lists(ties):
     wanted = ((1 - p) * p**(depth - 1) * agree).sum() + p**n * 1000 / n
     torch.testing.assert_close(out['ext'][0], wanted, rtol=1e-10, atol=0)
     assert out['min'] < out['ext'] < out['max']
+
+
+def test_the_smallest_and_the_largest_p():
+    first, second = [[1], [2, 3]], [[1, 4], [2], [3], [5]]
+    tiny = one_pair(first, second, p=5e-324)
+    assert tiny['ext'] == tiny['min'] == tiny['max'] == 0.5  # depth 1 alone
+    # What is beyond alone: 3 shared items, and 2 of 3 of the other 2.
+    large = one_pair(first, second, p=1 - 2**-53)
+    assert large['ext'] == pytest.approx((3 + 2 * 2 / 3) / 5)
+    assert large['min'] < 1e-13 and large['max'] == pytest.approx(1)
+
+
+def test_numpy_numbers():
+    p, pair = np.float32(0.9), (untied(1, 2, 3), untied(3, 1))
+    assert one_pair(*pair, p=p) == one_pair(*pair, p=float(p))
 
 
 # Known answers ###############################################################

@@ -9,21 +9,53 @@ these shares: exact, and linear in the number of entries.
 """
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import NamedTuple, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyg_rankspmm.metrics.functional._groups import Ranking, sum_to
-from pyg_rankspmm.metrics.functional.persistence import tail_sum
+from pyg_rankspmm._library import define
 from pyg_rankspmm.ops.reference import group_of
-from pyg_rankspmm.typing import check_choice, check_probability
+from pyg_rankspmm.ops.soft_rank import tie_spans
 
 
-def check_variant(p: Any, ties: Any) -> None:
-    check_probability('p', p)
-    check_choice('ties', ties, ('a', 'b', 'w'))
+def rank_biased_agreement(pred: Tensor, target: Tensor, ptr: Tensor, p: float,
+                          ties: str) -> Tensor:
+    r"""The Rank-Biased Overlap of two orders of the same entries, which lie
+    side by side in their groups; shape :obj:`[num_groups]`, float64,
+    :obj:`NaN` for an empty group and one with a :obj:`NaN` in it."""
+    return _rank_biased_agreement(pred, target, ptr, p, ties)
+
+
+class Ranking(NamedTuple):
+    r"""One ranked list for each group, its entries side by side.
+
+    Attributes:
+        group: The group of each entry, shape :obj:`[num_entries]`.
+        first: The first rank, from 1 on, that the entries which tie with it
+            share.
+        last: The last one.
+        n: The length of each list, shape :obj:`[num_groups]`.
+    """
+    group: Tensor
+    first: Tensor
+    last: Tensor
+    n: Tensor
+
+    def take(self, entry: Tensor) -> Ranking:
+        """Some of the entries, of lists that are as long as before."""
+        return Ranking(self.group[entry], self.first[entry], self.last[entry],
+                       self.n)
+
+
+def rank(ptr: Tensor, *scores: Tensor) -> Tuple[Ranking, ...]:
+    """Ranks the entries of groups, which lie side by side, by falling score,
+    once for each score."""
+    n, groups = ptr.diff(), group_of(ptr, scores[0].numel())
+    return tuple(
+        Ranking(groups, first.long(), last.long(), n)
+        for first, last in (tie_spans(score, ptr) for score in scores))
 
 
 class Depths:
@@ -142,11 +174,38 @@ class Weights:
         return torch.where(here < 0.5, here, 1.0 - missing).clamp(0.0, 1.0)
 
 
-def harmonic_tail(p: float, depth: int, device: torch.device) -> Tensor:
-    """The sum of w_d / d over d > k, for k = 0 to depth."""
-    if p == 1.0:
-        return torch.zeros(depth + 1, dtype=torch.double, device=device)
-    d = torch.arange(1, depth + 1, dtype=torch.double, device=device)
-    end = (1.0 - p) / p * tail_sum(p, depth + 1)
-    terms = F.pad((1.0 - p) * p**(d - 1.0) / d, (0, 1), value=end)
-    return terms.flip(0).cumsum(0).flip(0)
+def sum_to(like: Tensor, groups: Tensor, value: Tensor) -> Tensor:
+    """The sum over each of as many groups as there are entries in 'like'."""
+    return value.new_zeros(like.numel()).index_add(0, groups, value)
+
+
+def broken_groups(like: Tensor, groups: Tensor, *scores: Tensor) -> Tensor:
+    """Which groups hold a score that is NaN."""
+    nan = torch.stack([score.isnan() for score in scores]).any(0)
+    return sum_to(like, groups, nan.long()) > 0
+
+
+# The operator ################################################################
+
+
+def _reference(pred: Tensor, target: Tensor, ptr: Tensor, p: float,
+               ties: str) -> Tensor:
+    first, second = rank(ptr, pred, target)
+    n, depths = first.n, Depths(first.n)
+    cuts = Cut(depths, first, ties), Cut(depths, second, ties)
+    shared = overlap(depths, first, second, *cuts, ties)
+    weights = Weights(p, depths)
+    # Both lists hold the same entries: from the end on they agree.
+    out = weights.sum(agreement(shared, depths, *cuts, ties), weights.beyond)
+    broken = broken_groups(n, first.group, pred, target)
+    return out.masked_fill(broken | (n == 0), torch.nan)
+
+
+def _fake(pred: Tensor, target: Tensor, ptr: Tensor, p: float,
+          ties: str) -> Tensor:
+    return pred.new_empty(ptr.numel() - 1, dtype=torch.double)
+
+
+_rank_biased_agreement = define(
+    'rank_biased_agreement(Tensor pred, Tensor target, Tensor ptr, float p, '
+    'str ties) -> Tensor', _reference, _fake)

@@ -62,6 +62,12 @@ class SourceNodeSampler(torch.utils.data.Sampler[List[int]]):
     groups in any case (:obj:`batch.n_id[batch.edge_label_index[0]]` on a
     homogeneous graph).
 
+    .. note::
+        To sample neighbors, PyG needs :obj:`pyg-lib` or
+        :obj:`torch_sparse`. It warns that the latter is deprecated: it works,
+        but for disjoint and temporal sampling. :obj:`pyg-lib` comes from
+        PyG's own wheel index, not from PyPI.
+
     **Long lists.** A source node with more than :obj:`max_edges` edges makes
     a batch of its own.
     With :obj:`max_list_length`, the edges of longer lists are dealt at random,

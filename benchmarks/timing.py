@@ -52,15 +52,15 @@ def _ratio(times: list, base: list) -> float:
 
 def extra_memory(step: Step) -> int:
     """Bytes of the process's peak above its size before a step (Linux)."""
-    before = _status('VmRSS')
+    before = status('VmRSS')
     with open('/proc/self/clear_refs', 'w') as f:
         f.write('5')  # forget the peak so far
     result = step()
     del result
-    return _status('VmHWM') - before
+    return status('VmHWM') - before
 
 
-def _status(field: str) -> int:
+def status(field: str) -> int:
     with open('/proc/self/status') as f:
         for line in f:
             if line.startswith(field):

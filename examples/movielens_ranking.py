@@ -83,6 +83,13 @@ def rating_features(data: HeteroData, shrink: float = 20.0) -> RatingFeatures:
     )
 
 
+def node_features(data: HeteroData,
+                  rated: RatingFeatures) -> dict[str, Tensor]:
+    """Means and counts, then what else is known about a node."""
+    return {'user': rated.user,
+            'movie': torch.cat([rated.movie, data['movie'].x], dim=1)}
+
+
 def split_by_sign(
     data: HeteroData,
     edge_attr: Tensor,
@@ -181,24 +188,35 @@ class RankingModel(torch.nn.Module):
     def forward(self, data: HeteroData) -> Tensor:
         """The scores of :obj:`edge_label_index`, :obj:`[num_edges]`."""
         rated = rating_features(data)
-        x_dict = {
-            'user': self.emb['user'] + self.lin['user'](rated.user),
-            'movie': self.emb['movie'] + self.lin['movie'](torch.cat(
-                [rated.movie, data['movie'].x], dim=1)),
-        }
-        edges = split_by_sign(data, rated.edge)
+        features = node_features(data, rated)
+        return self.score(features, dict(self.emb),
+                          *split_by_sign(data, rated.edge),
+                          data[RATES].edge_label_index)
+
+    def score(
+        self,
+        features: dict[str, Tensor],
+        emb: dict[str, Tensor],
+        edge_index_dict: dict[EdgeType, Tensor],
+        edge_attr_dict: dict[EdgeType, Tensor],
+        edge_label_index: Tensor,
+    ) -> Tensor:
+        """The same, for the features, embeddings and edges of a graph."""
+        x_dict = {key: emb[key] + self.lin[key](features[key])
+                  for key in NODE_TYPES}
         for layer in self.layers:
-            x_dict = layer(x_dict, *edges)
-        user, movie = data[RATES].edge_label_index
-        user_bias = self._bias('user', x_dict, rated.user)[user]
-        movie_bias = self._bias('movie', x_dict, rated.movie)[movie]
+            x_dict = layer(x_dict, edge_index_dict, edge_attr_dict)
+        user, movie = edge_label_index
+        user_bias = self._bias('user', x_dict, features)[user]
+        movie_bias = self._bias('movie', x_dict, features)[movie]
         dot = (x_dict['user'][user] * x_dict['movie'][movie]).sum(dim=1)
         # Scaled like the logits of dot-product attention.
         dot = dot / x_dict['user'].size(1)**0.5
         return self.mean + user_bias + movie_bias + dot
 
     def _bias(self, key: str, x_dict: dict[str, Tensor],
-              mean_and_count: Tensor) -> Tensor:
+              features: dict[str, Tensor]) -> Tensor:
+        mean_and_count = features[key][:, :2]
         x = F.dropout(x_dict[key], self.dropout, self.training)
         x = torch.cat([x, mean_and_count], dim=1)
         return mean_and_count[:, 0] + self.bias[key](x).squeeze(1)
@@ -220,7 +238,7 @@ def make_loss(name: str, data: HeteroData) -> Loss:
         data (HeteroData): The training graph.
     """
     ranking = RankingLoss(p=1.0, temperature=0.3)
-    variance = _variance_within_users(data)
+    variance = variance_within_users(data)
 
     def loss(pred: Tensor, data: HeteroData) -> Tensor:
         target, index = data[RATES].edge_label, data[RATES].edge_label_index
@@ -234,7 +252,7 @@ def make_loss(name: str, data: HeteroData) -> Loss:
     return loss
 
 
-def _variance_within_users(data: HeteroData) -> Tensor:
+def variance_within_users(data: HeteroData) -> Tensor:
     user, rating = data[RATES].edge_index[0], data[RATES].rating
     mean = scatter(rating, user, 0, data['user'].num_nodes, 'mean')
     return (rating - mean[user]).square().mean()

@@ -1,6 +1,7 @@
 """Sparse attention and ranking losses for PyTorch Geometric."""
 from pyg_rankspmm import (
     _native,  # noqa: F401  (puts the kernels under ops)
+    loader,
     metrics,
     nn,
 )
@@ -13,6 +14,7 @@ __all__ = [
     'RankingLoss',
     'SparseGATConv',
     'SpecialSpmm',
+    'loader',
     'metrics',
     'nn',
     'sddmm',

@@ -1,12 +1,14 @@
 """Rank-Biased Overlap as a loss."""
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from pyg_rankspmm.graph import arrange, compact, group
+from pyg_rankspmm.ops import reference
 from pyg_rankspmm.ops.reference import accumulator
 from pyg_rankspmm.ops.soft_rank import (
     check_groups,
@@ -84,6 +86,36 @@ class RankingLoss(torch.nn.Module):
         group_by (str, optional): Whether the edges are grouped by source node
             (:obj:`"src"`, :obj:`edge_label_index[0]`) or by target node
             (:obj:`"dst"`). (default: :obj:`"src"`)
+        process_group (ProcessGroup or str, optional): The processes whose
+            edges make up one batch: a
+            :class:`torch.distributed.ProcessGroup`, or :obj:`"world"` for
+            all of them, which is looked up in each call and means the process
+            alone as long as :mod:`torch.distributed` is not initialized.
+            See below. (default: :obj:`None`)
+
+    **Several processes.** :class:`~torch.nn.parallel.DistributedDataParallel`
+    (DDP) averages the gradients of all processes as if their batches had the
+    same weight.
+    With :obj:`process_group`, :math:`\sum_g n_g` in the denominator runs over
+    all processes (and so does the spread of all predictions, which bounds a
+    relative temperature from below), and the loss of a process is multiplied
+    by their number: DDP's averaged gradient is then the gradient of the union
+    of the batches.
+    The mean over the processes of what they return is the loss of the union;
+    log that.
+
+    - Each call waits for the same call in all processes, also in evaluation.
+      A process without edges joins with empty tensors.
+      One that has run out of batches goes on with
+      :obj:`criterion(pred[:0], target[:0], edge_label_index[:, :0])`, and its
+      backward pass, until all are done:
+      :class:`torch.distributed.algorithms.Join` cannot stand in for what a
+      loss communicates.
+      :class:`~pyg_rankspmm.loader.SourceNodeSampler` gives all processes the
+      same number of batches.
+    - All edges of a source node must be in one process, or its parts count as
+      lists of their own.
+      :class:`~pyg_rankspmm.loader.SourceNodeSampler` takes care of that, too.
 
     Shapes:
         - **input:**
@@ -112,6 +144,7 @@ class RankingLoss(torch.nn.Module):
         weighting: str = 'degree',
         reduction: str = 'mean',
         group_by: str = 'src',
+        process_group: Any = None,
     ) -> None:
         super().__init__()
         self.p = check_probability('p', p)
@@ -122,6 +155,10 @@ class RankingLoss(torch.nn.Module):
         self.reduction = check_choice('reduction', reduction,
                                       ('mean', 'sum', 'none'))
         self.group_by = check_choice('group_by', group_by, ('src', 'dst'))
+        self.process_group = _check_process_group(process_group)
+        if process_group is not None and reduction == 'none':
+            raise ValueError("'process_group' must be None with reduction="
+                             "'none', which sums nothing up")
 
     def forward(
         self,
@@ -159,19 +196,45 @@ class RankingLoss(torch.nn.Module):
         index, dim_size = self._groups(index, dim_size)
         ptr, place = group(index, dim_size)
         pred, target = arrange(pred, place), arrange(target, place)
-        tau = temperatures(pred, ptr, self.temperature, self.relative)
+        processes = self._processes()
+        tau = self._temperatures(pred, ptr, processes)
         rank = rank_groups(pred, tau, ptr)
         loss = 1.0 - overlap(rank, target, ptr, self.p)
 
         degree = ptr.diff()
         weight = degree if self.weighting == 'degree' else degree.clamp(max=1)
-        weight = weight.to(loss.dtype)
-        loss = weight * loss
+        loss = weight.to(loss.dtype) * loss
         if self.reduction == 'none':
             return loss
+        loss, total = loss.sum(), weight.sum()
+        if processes is not None:  # undo the mean that DDP takes
+            loss = dist.get_world_size(processes) * loss
         if self.reduction == 'sum':
-            return loss.sum()
-        return loss.sum() / weight.sum().clamp(min=1.0)
+            return loss
+        if processes is not None:
+            dist.all_reduce(total, group=processes)
+        return loss / total.clamp(min=1).to(loss.dtype)
+
+    def _processes(self) -> Any:
+        if self.process_group != 'world':
+            return self.process_group
+        if dist.is_available() and dist.is_initialized():
+            return dist.group.WORLD
+        return None
+
+    def _temperatures(self, pred: Tensor, ptr: Tensor,
+                      processes: Any) -> Tensor:
+        if processes is None or not self.relative:
+            return temperatures(pred, ptr, self.temperature, self.relative)
+
+        def gather(part: Tensor) -> Tensor:
+            size = dist.get_world_size(processes)
+            parts = [torch.empty_like(part) for _ in range(size)]
+            dist.all_gather(parts, part, group=processes)
+            return torch.stack(parts)
+
+        return reference.temperatures(pred.detach(), ptr, self.temperature,
+                                      True, gather)
 
     def _check(self, pred: Tensor, target: Tensor,
                index: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
@@ -208,4 +271,20 @@ class RankingLoss(torch.nn.Module):
         return (f'p={self.p}, temperature={self.temperature}, '
                 f'relative={self.relative}, weighting={self.weighting!r}, '
                 f'reduction={self.reduction!r}, group_by={self.group_by!r}')
+
+
+def _check_process_group(value: Any) -> Any:
+    if value is None or isinstance(value, str) and value == 'world':
+        return value
+    if not dist.is_available():
+        raise ValueError(f"'process_group' must be None where torch has no "
+                         f"distributed package (got {describe(value)})")
+    if value is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("'process_group' is a group that this process is "
+                         "not a member of; use the loss in its members only")
+    if not isinstance(value, dist.ProcessGroup):
+        raise TypeError(f"'process_group' must be a torch.distributed."
+                        f"ProcessGroup, 'world' or None (got "
+                        f"{describe(value)})")
+    return value
 

@@ -9,7 +9,7 @@ A matrix comes as the first three fields of a
 """
 from __future__ import annotations
 
-from typing import Iterator, Optional, Tuple
+from typing import Callable, Iterator, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -445,12 +445,16 @@ def _nan(x: Tensor) -> Tensor:
 
 
 def temperatures(score: Tensor, ptr: Tensor, temperature: float,
-                 relative: bool) -> Tensor:
+                 relative: bool,
+                 gather: Optional[Callable[[Tensor], Tensor]] = None,
+                 ) -> Tensor:
     r"""The temperature of each group in units of the scores, NaN if one of
     them is not finite.
 
     A relative one is in standard deviations of the scores of the group, but
     not less than 1/1000 of that of all scores, and 1e-6.
+    "All" are also those of other processes, if :obj:`gather` returns the
+    vectors of all of them as rows.
     """
     n, group = ptr.diff(), group_of(ptr, score.numel())
     x = score.to(torch.float64)
@@ -465,11 +469,25 @@ def temperatures(score: Tensor, ptr: Tensor, temperature: float,
     x = x / scale
     mean = total(x) / n.clamp(min=1)
     std = (total((x - mean[group])**2) / n.clamp(min=1)).sqrt()
-    count = keep.sum().clamp(min=1)
-    spread = (torch.where(keep, x - x.sum() / count, 0.0)**2).sum() / count
-    floor = 1e-3 * spread.sqrt() + 1e-6 / scale
-    unit = torch.maximum(std, floor) * scale
+    count = keep.sum().to(x.dtype)
+    center = x.sum() / count.clamp(min=1)
+    square = (torch.where(keep, x - center, 0.0)**2).sum()
+    part = torch.stack([scale, count, center, square])
+    parts = part.view(1, 4) if gather is None else gather(part)
+    unit = torch.maximum(std * scale, _floor(parts))
     out = temperature * (unit if relative else torch.ones_like(unit))
     limits = torch.finfo(score.dtype)
     out = out.clamp(limits.tiny, limits.max)
     return out.masked_fill(broken, torch.nan).to(score.dtype)
+
+
+def _floor(parts: Tensor) -> Tensor:
+    """The least unit of a temperature, from the scale of each part of the
+    scores and, in it, their count, mean and sum of squares around it."""
+    scale, count, mean, square = parts.unbind(1)
+    largest = scale.amax()
+    ratio, total = scale / largest, count.sum().clamp(min=1)
+    mean = ratio * mean
+    apart = mean - (count * mean).sum() / total
+    spread = (ratio**2 * square + count * apart**2).sum() / total
+    return 1e-3 * spread.sqrt() * largest + 1e-6

@@ -1,12 +1,18 @@
 """RankingLoss against a loss written down source node by source node."""
 import copy
+import datetime
 import math
+import os
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch.autograd import gradcheck, gradgradcheck
+from torch.nn.parallel import DistributedDataParallel
 
 from pyg_rankspmm import RankingLoss, SparseGATConv
 from pyg_rankspmm.metrics.functional import rank_biased_overlap
@@ -405,6 +411,166 @@ def test_modules_can_be_copied_and_printed():
     assert not list(criterion.parameters()) and not criterion.state_dict()
 
 
+# Several processes ###########################################################
+
+
+SPLITS = {
+    'uneven': [0, 0, 0, 0, 1, 2, 0, 1, 0],  # the process of each source node
+    'one has none': [0, 0, 0, 0, 2, 2, 0, 2, 0],
+    'all on the last': 9 * [-1],
+}
+CRITERIA = {
+    'default': {},
+    'absolute': dict(relative=False, p=0.9),
+    'uniform': dict(weighting='uniform'),
+    'sum': dict(reduction='sum'),
+}
+
+
+def union():
+    """What all processes know: x, target and source of 60 edges, some of
+    which have the same prediction, so that the floor of the relative
+    temperature, the spread of all predictions, counts."""
+    torch.manual_seed(0)
+    x = torch.randn(60, 3, dtype=torch.float64)
+    src = torch.randint(8, (60, ))
+    x[src == 1] = 5.0 * x[0]
+    x[src == 2] *= 1e-6
+    x[src == 3] *= 100.0
+    return x, torch.randint(5, (60, )), src
+
+
+def scorer():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(),
+                               torch.nn.Linear(4, 1)).double()
+
+
+def gradients(model):
+    return torch.cat([p.grad.view(-1) for p in model.parameters()])
+
+
+def run_process(rank, size, path):
+    """Writes the losses and averaged gradients of all cases."""
+    dist.init_process_group('gloo', init_method=f'file://{path}/init',
+                            rank=rank, world_size=size,
+                            timeout=datetime.timedelta(seconds=200))
+    out = {}
+    x, target, src = union()
+    for split, owner in SPLITS.items():
+        mine = torch.tensor(owner)[src] % size == rank
+        for name, kwargs in CRITERIA.items():
+            group = 'world' if name == 'default' else dist.group.WORLD
+            criterion = RankingLoss(process_group=group, **kwargs)
+            model = DistributedDataParallel(scorer())
+            loss = criterion(model(x[mine]), target[mine], src[mine])
+            loss.backward()
+            mean = loss.detach().clone()
+            dist.all_reduce(mean)
+            out[split, name] = mean / size, gradients(model)
+    out['steps'] = uneven_steps(rank, size)
+    dist.barrier()
+    if rank == 0:
+        torch.save(out, f'{path}/out.pt')
+    dist.destroy_process_group()
+
+
+def uneven_steps(rank, size):
+    """Training where process 0 has four batches and the others one, without
+    a dead-lock: those that ran out go on with no edges."""
+    x, target, src = union()
+    model = DistributedDataParallel(scorer())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    criterion = RankingLoss(process_group='world')
+    batches = step_batches(src, size)[rank]
+    steps = torch.tensor(len(batches))
+    dist.all_reduce(steps, dist.ReduceOp.MAX)
+    for i in range(int(steps)):
+        batch = batches[i] if i < len(batches) else batches[-1][:0]
+        optimizer.zero_grad()
+        criterion(model(x[batch]), target[batch], src[batch]).backward()
+        optimizer.step()
+    return torch.cat([p.detach().view(-1) for p in model.parameters()])
+
+
+def step_batches(src, size):
+    lists = [(src == i).nonzero().view(-1) for i in range(8)]
+    return [lists[:4]] + [[lists[4 + rank]] for rank in range(size - 1)]
+
+
+@pytest.mark.parametrize('size', [2, 3])
+def test_processes_equal_one_process_with_all_edges(size, tmp_path):
+    # The file runs itself: pickle would have to find it as a module.
+    env = {**os.environ, 'OMP_NUM_THREADS': '1',
+           'PYTHONPATH': os.pathsep.join(filter(None, sys.path))}
+    children = [subprocess.Popen([sys.executable, __file__, str(rank),
+                                  str(size), str(tmp_path)], env=env)
+                for rank in range(size)]
+    try:
+        assert [child.wait(timeout=300) for child in children] == size * [0]
+    finally:
+        for child in children:
+            child.kill()
+    out = torch.load(tmp_path / 'out.pt', weights_only=True)
+    x, target, src = union()
+    for split in SPLITS:
+        for name, kwargs in CRITERIA.items():
+            model = scorer()
+            loss = RankingLoss(**kwargs)(model(x), target, src)
+            loss.backward()
+            mean, grad = out[split, name]
+            torch.testing.assert_close(mean, loss.detach())
+            torch.testing.assert_close(grad, gradients(model), rtol=1e-6,
+                                       atol=1e-9)
+
+    model = scorer()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(4):
+        batch = torch.cat([batches[i] for batches in step_batches(src, size)
+                           if i < len(batches)])
+        optimizer.zero_grad()
+        RankingLoss()(model(x[batch]), target[batch], src[batch]).backward()
+        optimizer.step()
+    wanted = torch.cat([p.detach().view(-1) for p in model.parameters()])
+    torch.testing.assert_close(out['steps'], wanted, rtol=1e-6, atol=1e-9)
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    dist.init_process_group('gloo', init_method=f'file://{tmp_path}/init',
+                            rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def test_one_process(process_group):
+    pred, target, edge_label_index = make()
+    for kwargs in ({}, dict(reduction='sum'), dict(relative=False)):
+        wanted = RankingLoss(**kwargs)(pred, target, edge_label_index)
+        for group in (process_group, 'world'):
+            criterion = RankingLoss(process_group=group, **kwargs)
+            torch.testing.assert_close(
+                criterion(pred, target, edge_label_index), wanted)
+
+
+def test_compile_in_a_process_group(process_group):
+    torch._dynamo.reset()
+    pred, target, edge_label_index = make()
+    criterion = RankingLoss(process_group='world')
+    actual = torch.compile(criterion, fullgraph=True)(pred, target,
+                                                      edge_label_index)
+    torch.testing.assert_close(actual,
+                               criterion(pred, target, edge_label_index))
+
+
+def test_world_before_it_is_initialized():
+    pred, target, edge_label_index = make()
+    criterion = RankingLoss(process_group='world')
+    assert torch.equal(criterion(pred, target, edge_label_index),
+                       RankingLoss()(pred, target, edge_label_index))
+    pickle.loads(pickle.dumps(copy.deepcopy(criterion)))
+
+
 # Bad input ###################################################################
 
 
@@ -422,6 +588,9 @@ def test_modules_can_be_copied_and_printed():
     ({'weighting': 'sqrt'}, ValueError),
     ({'reduction': 'avg'}, ValueError),
     ({'group_by': 'user'}, ValueError),
+    ({'process_group': 'all'}, TypeError),
+    ({'process_group': True}, TypeError),
+    ({'process_group': dist.GroupMember.NON_GROUP_MEMBER}, ValueError),
 ], ids=str)
 def test_bad_arguments(kwargs, error):
     name, = kwargs
@@ -468,3 +637,12 @@ INDEX = torch.tensor([[0, 0, 1], [2, 1, 0]])
 def test_bad_input(args, error, match):
     with pytest.raises(error, match=match):
         RankingLoss()(*args)
+
+
+def test_nothing_to_sum_up():
+    with pytest.raises(ValueError, match="'process_group'.*'none'"):
+        RankingLoss(reduction='none', process_group='world')
+
+
+if __name__ == '__main__':
+    run_process(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

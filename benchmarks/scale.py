@@ -15,9 +15,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import shlex
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
@@ -37,6 +35,7 @@ RESULTS = Path(__file__).parent / 'results'
 RATES = ('user', 'rates', 'item')
 RATED_BY = ('item', 'rated_by', 'user')
 CHANNELS = 32
+BLOCK = 20  # steps that are reported as one
 PARTS = ('sampling', 'model', 'loss', 'optimizer')
 
 
@@ -160,12 +159,18 @@ def run(args: argparse.Namespace) -> Dict[str, Any]:
     steps = []
     for i in range(args.steps):
         steps.append(train_step(batches, model, criterion, optimizer))
-        if (i + 1) % 20 == 0:
-            last = steps[-20:]
-            print(f'step {i + 1}: {median(last, "wall"):.3f} s, loss '
-                  f'{statistics.mean(s["loss"] for s in last):.3f}, '
-                  f'{last[-1]["memory"] / 1e9:.2f} GB', flush=True)
+        if (i + 1) % BLOCK == 0:
+            print(f'step {i + 1}:', block(steps[-BLOCK:]), flush=True)
     return summary(sampler, setup, steps)
+
+
+def block(steps: List[Dict[str, Any]]) -> Dict[str, float]:
+    return {
+        'seconds': round(median(steps, 'wall'), 3),
+        'cpu_seconds': round(median(steps, 'cpu'), 3),
+        'loss': round(statistics.mean(step['loss'] for step in steps), 3),
+        'memory_bytes': steps[-1]['memory'],
+    }
 
 
 def median(steps: List[Dict[str, Any]], clock: str,
@@ -202,9 +207,8 @@ def summary(sampler: SourceNodeSampler, setup: Dict[str, float],
         'memory_bytes': {'after_first_step': steps[0]['memory'],
                          'after_last_step': steps[-1]['memory'],
                          'peak': status('VmHWM')},
-        'steps': [{'seconds': round(sum(step['wall'].values()), 4),
-                   'cpu_seconds': round(sum(step['cpu'].values()), 4),
-                   'memory_bytes': step['memory']} for step in steps],
+        f'every_{BLOCK}_steps': [block(steps[i:i + BLOCK])
+                                 for i in range(0, len(steps), BLOCK)],
     }
 
 
@@ -228,15 +232,14 @@ def main() -> None:
     result = run(args)
     now = datetime.datetime.now(datetime.timezone.utc)
     output = args.output or RESULTS / f'scale-{now:%Y%m%d-%H%M%S}.json'
-    command = f'OMP_NUM_THREADS={torch.get_num_threads()} python -m ' + (
-        shlex.join(['benchmarks.scale', *sys.argv[1:]]))
+    command = (f'OMP_NUM_THREADS={torch.get_num_threads()} python -m '
+               f'benchmarks.scale')
     settings = {key: value for key, value in vars(args).items()
                 if key != 'output'}
     output.write_text(json.dumps(
         dict(command=command, environment=info(), settings=settings,
              **result), indent=1) + '\n')
-    print(json.dumps({key: value for key, value in result.items()
-                      if key != 'steps'}, indent=1))
+    print(json.dumps(result, indent=1))
     print(f'Written to {output}')
 
 

@@ -377,7 +377,9 @@ def test_broken_structures(op):
             compared += 1
             out = out if isinstance(out, tuple) else [out]
             for actual, expected in zip(out, wanted):
-                torch.testing.assert_close(actual, expected, equal_nan=True)
+                # float32 sums of up to 3,000 terms, in another order
+                torch.testing.assert_close(actual, expected, equal_nan=True,
+                                           rtol=1e-4, atol=1e-4)
     assert refused >= COUNT // len(ARGS) // 10
     if op in ('spmm', 'sddmm', 'rbo', 'csr', 'group', 'compress', 'arrange',
               'restore', 'rank_biased_agreement'):

@@ -141,7 +141,8 @@ def test_invariants_of_rankings(data, temperature):
     assert grad.isfinite().all()
     # Shifting all scores of a group changes nothing.
     zero = torch.zeros(groups, dtype=torch.float64)
-    bound = 1e-9 * zero.index_add(0, index, grad.abs())
+    # (What is smaller than the rounding of a rank may stand alone.)
+    bound = 1e-9 * zero.index_add(0, index, grad.abs()) + 1e-14 / temperature
     assert (zero.index_add(0, index, grad).abs() <= bound).all()
 
     # Neither the order of the edges nor the names of the groups matter.

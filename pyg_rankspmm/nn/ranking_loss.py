@@ -268,9 +268,12 @@ class RankingLoss(torch.nn.Module):
         return compact(index), index.numel()
 
     def extra_repr(self) -> str:
-        return (f'p={self.p}, temperature={self.temperature}, '
+        text = (f'p={self.p}, temperature={self.temperature}, '
                 f'relative={self.relative}, weighting={self.weighting!r}, '
                 f'reduction={self.reduction!r}, group_by={self.group_by!r}')
+        if self.process_group is not None:
+            text += f', process_group={self.process_group!r}'
+        return text
 
 
 def _check_process_group(value: Any) -> Any:

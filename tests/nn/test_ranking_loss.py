@@ -402,9 +402,10 @@ def test_compile_with_a_layer():
 
 
 def test_modules_can_be_copied_and_printed():
-    criterion = RankingLoss(p=0.9, weighting='uniform')
+    criterion = RankingLoss(p=0.9, weighting='uniform', process_group='world')
     text = repr(criterion)
     assert 'p=0.9' in text and "weighting='uniform'" in text
+    assert "process_group='world'" in text
     for clone in (copy.deepcopy(criterion),
                   pickle.loads(pickle.dumps(criterion))):
         assert repr(clone) == text

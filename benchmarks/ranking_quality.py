@@ -1,0 +1,291 @@
+"""Does the ranking loss help? Trains one model with many losses and compares
+how well it ranks the test ratings of each user.
+
+.. code-block:: bash
+
+    python -m benchmarks.ranking_quality --dataset movielens
+    python -m benchmarks.ranking_report
+
+Every recipe (a loss, its share of the squared error, its size) gets the same
+sweep over learning rates and weight decays, decided by the validation RBO of
+two splits alone; the winner is trained on five other splits and tested. The
+seed draws the split, the weights and the masks. Each run is a line of the
+output, and runs that are there already are not repeated.
+"""
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+
+import torch
+from torch import Tensor
+from torch_geometric import seed_everything
+from torch_geometric.data import HeteroData
+
+from benchmarks.ranking_losses import LOSSES, Loss, mse
+from benchmarks.ranking_model import (
+    DATASETS,
+    RATES,
+    Model,
+    hide_ratings,
+    item_mean,
+    ndcg,
+)
+from pyg_rankspmm.metrics.functional import kendall_tau, rank_biased_overlap
+
+RUNS = Path(__file__).parent / 'results' / 'ranking_quality.jsonl'
+
+SWEEP_SEEDS = (100, 101)
+FINAL_SEEDS = (10, 11, 12, 13, 14)
+LEARNING_RATES = (0.01, 0.03)
+WEIGHT_DECAYS = (0.1, 1.0)  # decoupled, as in AdamW
+MSE_SHARE = 0.2
+MSE_SIZES = (0.1, 0.2, 0.5)
+
+# What is trained ############################################################
+
+
+class Recipe(NamedTuple):
+    """A training loss: the loss of that name, plus a share of the squared
+    error, all of it times a size; and what the predictions are multiplied
+    with before it sees them."""
+    loss: str
+    share: float = 0.0
+    size: float = 1.0
+    stretch: float = 1.0
+
+    def __str__(self) -> str:
+        name = self.loss
+        if self.share:
+            name += f' + {self.share:g} MSE'
+        if self.size != 1.0:
+            name += f' × {self.size:g}'
+        if self.stretch != 1.0:
+            name += f', predictions × {self.stretch:g}'
+        return name
+
+    def build(self) -> Loss:
+        loss = LOSSES[self.loss]
+
+        def total(pred: Tensor, target: Tensor, index: Tensor) -> Tensor:
+            pred = self.stretch * pred
+            out = loss(pred, target, index)
+            if self.share:
+                out = out + self.share * mse(pred, target, index)
+            return self.size * out
+
+        return total
+
+
+RECIPES = [
+    Recipe('MSE'),
+    *(Recipe('MSE', size=size) for size in MSE_SIZES),
+    *(Recipe(loss, share=share) for loss in LOSSES if loss != 'MSE'
+      for share in (0.0, MSE_SHARE)),
+]
+
+
+class Config(NamedTuple):
+    lr: float
+    weight_decay: float
+
+
+CONFIGS = [*itertools.starmap(
+    Config, itertools.product(LEARNING_RATES, WEIGHT_DECAYS))]
+
+# One run #####################################################################
+
+
+def measure(pred: Tensor, target: Tensor, index: Tensor) -> Dict[str, float]:
+    args = _two_or_more(pred, target, index)
+    return {
+        'RBO': float(rank_biased_overlap(*args, p=0.9)),
+        'NDCG@10': float(ndcg(*args)),
+        'Kendall': float(kendall_tau(*args)),
+    }
+
+
+def _two_or_more(*args: Tensor) -> List[Tensor]:
+    index = args[-1]
+    keep = torch.bincount(index)[index] >= 2
+    return [x[keep] for x in args]
+
+
+class Held(NamedTuple):
+    """The validation and the test ratings, which share a graph."""
+    data: HeteroData
+    parts: Sequence[HeteroData]
+
+    @classmethod
+    def join(cls, *parts: HeteroData) -> Held:
+        data = copy.copy(parts[0])
+        data[RATES].edge_label_index = torch.cat(
+            [part[RATES].edge_label_index for part in parts], dim=1)
+        return cls(data, parts)
+
+    @torch.no_grad()
+    def predict(self, model: torch.nn.Module) -> Sequence[Tensor]:
+        sizes = [part[RATES].edge_label.numel() for part in self.parts]
+        return model.eval()(self.data).split(sizes)
+
+    def labels(self, part: int) -> Sequence[Tensor]:
+        store = self.parts[part][RATES]
+        return store.edge_label, store.edge_label_index[0]
+
+
+def train(splits: Sequence[HeteroData], loss: Loss, config: Config, seed: int,
+          epochs: int, patience: int = 50, every: int = 5) -> Dict[str, Any]:
+    """Trains until validation has not improved for 'patience' epochs, and
+    returns the test metrics of the epoch that was best in validation."""
+    seed_everything(seed)
+    model = Model(splits[0])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr,
+                                  weight_decay=config.weight_decay)
+    held, best, curve = Held.join(*splits[1:]), (-1.0, 0, None), []
+    for epoch in range(1, epochs + 1):
+        _step(model, optimizer, splits[0], loss)
+        if epoch % every:
+            continue
+        pred = held.predict(model)
+        val, test = (float(rank_biased_overlap(
+            *_two_or_more(pred[part], *held.labels(part)), p=0.9))
+            for part in (0, 1))
+        curve.append([round(val, 5), round(test, 5)])
+        if val > best[0]:
+            best = (val, epoch, pred[1])
+        if epoch - best[1] >= patience:
+            break
+    if best[2] is None:
+        raise RuntimeError(f'no finite prediction with {config}')
+    return {'val': best[0], 'epoch': best[1],
+            'test': measure(best[2], *held.labels(1)),
+            'last': sum(test for _, test in curve[-5:]) / len(curve[-5:]),
+            'curve': curve}
+
+
+def _step(model: torch.nn.Module, optimizer: torch.optim.Optimizer,
+          data: HeteroData, loss: Loss) -> None:
+    model.train()
+    data = hide_ratings(data, ratio=0.5)
+    store = data[RATES]
+    optimizer.zero_grad()
+    loss(model(data), store.edge_label, store.edge_label_index[0]).backward()
+    optimizer.step()
+
+
+# All runs ####################################################################
+
+
+class Bench:
+    """The runs of a data set, in a file with one line each."""
+    def __init__(self, dataset: str, path: Path, epochs: int) -> None:
+        self.dataset, self.path, self.epochs = dataset, path, epochs
+        ratings = DATASETS[dataset].load()
+        self.split = functools.cache(
+            functools.partial(DATASETS[dataset].split, ratings))
+        self.runs = [run for run in read_runs(path)
+                     if run['dataset'] == dataset]
+
+    def run(self, stage: str, recipe: Recipe, config: Config,
+            seed: int) -> Dict[str, Any]:
+        key = dict(dataset=self.dataset, stage=stage, recipe=str(recipe),
+                   lr=config.lr, weight_decay=config.weight_decay, seed=seed)
+        for run in self.runs:
+            if key.items() <= run.items():
+                return run
+        start = time.perf_counter()
+        result = train(self.split(seed), recipe.build(), config, seed,
+                       self.epochs)
+        run = {**key, **result,
+               'seconds': round(time.perf_counter() - start, 1)}
+        self.add(run)
+        print(f"{self.dataset} {stage} {recipe} {tuple(config)} seed {seed}: "
+              f"validation {run['val']:.4f} in epoch {run['epoch']}, test "
+              f"{run['test']['RBO']:.4f}, {run['seconds']} s", flush=True)
+        return run
+
+    def add(self, run: Dict[str, Any]) -> None:
+        self.runs.append(run)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open('a') as file:
+            file.write(json.dumps(run) + '\n')
+
+    def without_a_model(self) -> None:
+        """The item means and a random order, on the splits of the test."""
+        for seed in FINAL_SEEDS:
+            data = self.split(seed)[2]
+            mean, store = item_mean(data), data[RATES]
+            generator = torch.Generator().manual_seed(seed)
+            noise = torch.rand(mean.numel(), generator=generator)
+            for name, pred in (('(item mean)', mean), ('(random)', noise)):
+                key = dict(dataset=self.dataset, stage='final', recipe=name,
+                           seed=seed)
+                if not any(key.items() <= run.items() for run in self.runs):
+                    self.add({**key, 'test': measure(
+                        pred, store.edge_label, store.edge_label_index[0])})
+
+    def choose(self, recipe: Recipe, seeds: Sequence[int]) -> Config:
+        """The configuration with the best validation RBO."""
+        def val(config: Config) -> float:
+            return sum(self.run('sweep', recipe, config, seed)['val']
+                       for seed in seeds)
+
+        return max(CONFIGS, key=val)
+
+    def compare(self, recipes: Sequence[Recipe]) -> None:
+        for recipe in recipes:
+            config = self.choose(recipe, SWEEP_SEEDS)
+            for seed in FINAL_SEEDS:
+                self.run('final', recipe, config, seed)
+
+    def stretch(self, recipes: Sequence[Recipe]) -> None:
+        """Trains with larger and smaller predictions, all else the same."""
+        for recipe, factor in itertools.product(recipes, (10.0, 0.1)):
+            config = self.choose(recipe, SWEEP_SEEDS)
+            for seed in FINAL_SEEDS:
+                self.run('final', recipe._replace(stretch=factor), config,
+                         seed)
+
+
+def read_runs(path: Path) -> List[Dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def wanted(names: Optional[Sequence[str]]) -> Iterator[Recipe]:
+    for recipe in RECIPES:
+        if names is None or recipe.loss in names:
+            yield recipe
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument('--dataset', choices=tuple(DATASETS),
+                        default='movielens')
+    parser.add_argument('--only', nargs='+', choices=tuple(LOSSES),
+                        help='these losses')
+    parser.add_argument('--stretch', action='store_true',
+                        help='RankingLoss on predictions times 10 and 0.1')
+    parser.add_argument('--epochs', type=int, default=200, help='at most')
+    parser.add_argument('--threads', type=int, default=1)
+    parser.add_argument('--out', type=Path, default=RUNS)
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    bench = Bench(args.dataset, args.out, args.epochs)
+    if args.stretch:
+        bench.stretch([*wanted(['RankingLoss'])])
+    else:
+        bench.without_a_model()
+        bench.compare([*wanted(args.only)])
+
+
+if __name__ == '__main__':
+    main()

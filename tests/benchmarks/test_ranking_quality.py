@@ -195,10 +195,10 @@ def test_sweep_is_decided_by_validation(few, tmp_path, monkeypatch):
 
     monkeypatch.setattr(ranking_quality, 'train', train)
     bench = ranking_quality.Bench('bfi', tmp_path / 'runs.jsonl', epochs=1)
-    config = bench.choose(ranking_quality.Recipe('MSE'), (100, 101))
+    config = bench.choose(ranking_quality.Recipe('MSE'))
     assert config == (max(ranking_quality.LEARNING_RATES),
                       min(ranking_quality.WEIGHT_DECAYS))
-    assert len(bench.runs) == 2 * len(ranking_quality.CONFIGS)
+    assert len(bench.runs) == len(ranking_quality.CONFIGS)
 
 
 @pytest.mark.parametrize('name', ['bfi', 'insteval'])

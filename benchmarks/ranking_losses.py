@@ -132,6 +132,16 @@ def ideal_dcg(target: Tensor, index: Tensor) -> Tensor:
 rbo: Loss = RankingLoss(p=1.0, temperature=TEMPERATURE)
 
 
+def in_sublists(loss: Loss, parts: int = 4) -> Loss:
+    """Splits each group at random, so that lists are as long in training as
+    in the test."""
+    def of_parts(pred: Tensor, target: Tensor, index: Tensor) -> Tensor:
+        part = torch.randint(parts, index.shape, device=index.device)
+        return loss(pred, target, parts * index + part)
+
+    return of_parts
+
+
 def torchsort_rbo(pred: Tensor, target: Tensor, index: Tensor) -> Tensor:
     """:class:`~pyg_rankspmm.RankingLoss` with the soft ranks of torchsort
     (Blondel et al. 2020), which come from a projection."""
@@ -181,4 +191,16 @@ LOSSES: Dict[str, Loss] = {
     'LambdaRank': lambdarank,
     'torchsort RBO': torchsort_rbo,
     'RankingLoss': rbo,
+}
+
+
+# RankingLoss with another option each, against the defaults.
+VARIANTS: Dict[str, Loss] = {
+    'p = 0.98': RankingLoss(p=0.98),
+    'p = 0.9': RankingLoss(p=0.9),
+    'temperature = 0.1': RankingLoss(temperature=0.1),
+    'temperature = 1': RankingLoss(temperature=1.0),
+    'relative = False': RankingLoss(relative=False),
+    "weighting = 'uniform'": RankingLoss(weighting='uniform'),
+    'sublists, p = 0.9': in_sublists(RankingLoss(p=0.9)),
 }

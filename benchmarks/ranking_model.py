@@ -38,7 +38,8 @@ class Dataset(NamedTuple):
     def split(self, ratings: Ratings,
               seed: int) -> Tuple[HeteroData, HeteroData, HeteroData]:
         return movielens.split_ratings(ratings, self.test_ratio,
-                                       self.test_ratio, seed=seed)
+                                       self.test_ratio, num_neighbors=0,
+                                       seed=seed)
 
 
 def load_insteval() -> Ratings:

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch_geometric import seed_everything
 from torch_geometric.data import HeteroData
 
-from benchmarks.ranking_losses import LOSSES, Loss
+from benchmarks.ranking_losses import LOSSES, VARIANTS, Loss
 from benchmarks.ranking_model import (
     DATASETS,
     RATES,
@@ -77,7 +77,7 @@ class Recipe(NamedTuple):
         return Recipe(self.loss, self.anchor)
 
     def build(self) -> Loss:
-        loss = LOSSES[self.loss]
+        loss = {**LOSSES, **VARIANTS}[self.loss]
         anchor = LOSSES[self.anchor] if self.anchor else None
 
         def total(pred: Tensor, target: Tensor, index: Tensor) -> Tensor:
@@ -90,14 +90,21 @@ class Recipe(NamedTuple):
         return total
 
 
-POINTWISE = ('MSE', 'centered MSE')
+# Those that matter most come first.
 RECIPES = [
     Recipe('MSE'),
-    *(Recipe('MSE', size=size) for size in SIZES),
+    Recipe('RankingLoss', 'centered MSE'),
+    Recipe('RankNet'),
+    Recipe('RankingLoss'),
     Recipe('centered MSE'),
-    *(Recipe(loss, anchor) for loss in LOSSES if loss not in POINTWISE
-      for anchor in (None, 'centered MSE')),
     Recipe('RankingLoss', 'MSE'),
+    Recipe('ListNet'),
+    Recipe('LambdaRank'),
+    Recipe('torchsort RBO'),
+    Recipe('ApproxNDCG'),
+    *(Recipe('MSE', size=size) for size in SIZES),
+    *(Recipe(loss, 'centered MSE') for loss in LOSSES
+      if loss not in ('MSE', 'centered MSE', 'RankingLoss')),
 ]
 
 
@@ -200,8 +207,12 @@ class Bench:
         ratings = DATASETS[dataset].load()
         self.split = functools.cache(
             functools.partial(DATASETS[dataset].split, ratings))
-        self.runs = [run for run in read_runs(path)
-                     if run['dataset'] == dataset]
+
+    @property
+    def runs(self) -> List[Dict[str, Any]]:
+        """Those in the file, where other processes write, too."""
+        return [run for run in read_runs(self.path)
+                if run['dataset'] == self.dataset]
 
     def run(self, stage: str, recipe: Recipe, config: Config,
             seed: int) -> Dict[str, Any]:
@@ -222,7 +233,6 @@ class Bench:
         return run
 
     def add(self, run: Dict[str, Any]) -> None:
-        self.runs.append(run)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open('a') as file:
             file.write(json.dumps(run) + '\n')
@@ -262,6 +272,15 @@ class Bench:
         self.compare([recipe._replace(stretch=factor) for recipe in recipes
                       for factor in (10.0, 0.1)])
 
+    def ablate(self) -> None:
+        """Other options of RankingLoss, in validation, where the defaults
+        were tuned."""
+        recipe = Recipe('RankingLoss', 'centered MSE')
+        config = self.choose(recipe)
+        for loss in VARIANTS:
+            for seed in SWEEP_SEEDS:
+                self.run('ablation', recipe._replace(loss=loss), config, seed)
+
 
 def read_runs(path: Path) -> List[Dict[str, Any]]:
     if not path.exists():
@@ -284,17 +303,25 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
                         help='these losses')
     parser.add_argument('--stretch', action='store_true',
                         help='RankingLoss on predictions times 10 and 0.1')
+    parser.add_argument('--ablate', action='store_true',
+                        help='RankingLoss with other options, in validation')
+    parser.add_argument('--part', type=int, nargs=2, default=(0, 1),
+                        metavar=('I', 'N'), help='every N-th recipe from the '
+                        'I-th on: N processes share the work')
     parser.add_argument('--epochs', type=int, default=200, help='at most')
     parser.add_argument('--threads', type=int, default=1)
     parser.add_argument('--out', type=Path, default=RUNS)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     bench = Bench(args.dataset, args.out, args.epochs)
+    part = slice(args.part[0], None, args.part[1])
     if args.stretch:
-        bench.stretch([*wanted(['RankingLoss'])])
+        bench.stretch([*wanted(['RankingLoss'])][part])
+    elif args.ablate:
+        bench.ablate()
     else:
         bench.without_a_model()
-        bench.compare([*wanted(args.only)])
+        bench.compare([*wanted(args.only)][part])
 
 
 if __name__ == '__main__':

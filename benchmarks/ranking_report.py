@@ -114,6 +114,27 @@ def stretch_table(rows: Sequence[Row]) -> str:
     return '\n'.join(lines) if len(lines) > 2 else ''
 
 
+def ablation_table(runs: Runs) -> str:
+    """Validation RBO of other options, on the same splits as the default."""
+    names = dict.fromkeys(run['recipe'] for run in runs
+                          if run['stage'] == 'ablation')
+    lines = ['| option | RBO in validation | change |', '| --- | --- | --- |']
+    for name in names:
+        mine = [run for run in runs if run['stage'] == 'ablation'
+                and run['recipe'] == name]
+        base = {run['seed']: run['val'] for run in runs
+                if run['stage'] == 'sweep'
+                and run['recipe'] == 'RankingLoss + 0.2 centered MSE'
+                and run['lr'] == mine[0]['lr']
+                and run['weight_decay'] == mine[0]['weight_decay']}
+        mean = statistics.fmean(run['val'] for run in mine)
+        change = statistics.fmean(run['val'] - base[run['seed']]
+                                  for run in mine if run['seed'] in base)
+        lines.append(f"| {name.split(' + ')[0]} | {mean:.4f} | "
+                     f'{change:+.4f} |')
+    return '\n'.join(lines) if names else ''
+
+
 def plot(tables: Dict[str, Sequence[Row]], path: Path) -> None:
     """The gain in each metric over the tuned squared error."""
     import matplotlib
@@ -150,7 +171,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     for dataset in dict.fromkeys(run['dataset'] for run in runs):
         rows = collect([run for run in runs if run['dataset'] == dataset])
         tables[dataset] = rows
-        print(f'\n### {dataset}\n\n{table(rows)}\n\n{stretch_table(rows)}')
+        parts = (table(rows), stretch_table(rows), ablation_table(
+            [run for run in runs if run['dataset'] == dataset]))
+        print('\n\n'.join((f'\n### {dataset}', *filter(None, parts))))
     hours = sum(run.get('seconds', 0.0) for run in runs) / 3600
     print(f'{len(runs)} runs, {hours:.1f} hours of one core')
     plot(tables, args.runs.with_suffix('.png'))

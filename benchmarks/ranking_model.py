@@ -26,9 +26,11 @@ __all__ = ['DATASETS', 'RATES', 'Dataset', 'Model', 'hide_ratings',
 
 
 class Dataset(NamedTuple):
-    """Where ratings come from, and the share that is held out twice."""
+    """Where ratings come from, the share that is held out twice, and how
+    many splits it takes to tell losses apart."""
     what: str
     test_ratio: float
+    num_seeds: int
 
     def load(self) -> Ratings:
         return {'movielens': movielens.load_ratings,
@@ -72,9 +74,9 @@ def load_bfi() -> Ratings:
 
 
 DATASETS: Dict[str, Dataset] = {
-    'movielens': Dataset('movielens', 0.1),
-    'bfi': Dataset('bfi', 0.2),
-    'insteval': Dataset('insteval', 0.2),
+    'movielens': Dataset('movielens', 0.1, 10),
+    'bfi': Dataset('bfi', 0.2, 5),
+    'insteval': Dataset('insteval', 0.2, 5),
 }
 
 

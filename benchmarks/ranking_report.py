@@ -15,7 +15,8 @@ from benchmarks.ranking_quality import RUNS, read_runs
 
 METRICS = ('RBO', 'NDCG@10', 'Kendall')
 # The 97.5 % quantile of Student's t with n - 1 degrees of freedom.
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447}
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447,
+           8: 2.365, 9: 2.306, 10: 2.262}
 
 Runs = List[Dict[str, Any]]
 
@@ -46,7 +47,8 @@ class Row(NamedTuple):
         """The difference from another recipe on the same splits."""
         return Interval.of([run['test'][metric] -
                             other.runs[seed]['test'][metric]
-                            for seed, run in self.runs.items()])
+                            for seed, run in self.runs.items()
+                            if seed in other.runs])
 
 
 def collect(runs: Runs) -> List[Row]:
@@ -156,7 +158,7 @@ def plot(tables: Dict[str, Sequence[Row]], path: Path) -> None:
         ax.set_yticks(range(len(shown)), [row.recipe for row in shown])
         ax.axvline(0.0, color='0.6', linestyle=':')
         ax.set(title=dataset, xlabel='gain over the tuned MSE, same splits\n'
-               '(mean and 95 % interval of 5 seeds)')
+               '(mean and 95 % interval over the splits)')
         ax.legend()
     fig.savefig(path, dpi=100)
     plt.close(fig)

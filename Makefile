@@ -22,7 +22,7 @@ INSTALL := -m pip install --disable-pip-version-check --no-input \
 CSRC := $(wildcard pyg_rankspmm/csrc/* pyg_rankspmm/csrc/*/*)
 PROJECT := pyproject.toml constraints.txt $(CSRC)
 
-.PHONY: help train test test-plain lint bench clean
+.PHONY: help train test test-plain lint bench bench-quality clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -49,6 +49,12 @@ lint: $(VENV)/.lint  ## Run ruff and mypy
 
 bench: $(VENV)/.test  ## Run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# The full comparison takes some three hours of one core; ARGS='--only MSE
+# RankingLoss' a part of it. What is in the results file is not run again.
+bench-quality: $(VENV)/.test  ## Compare how well losses train (ARGS=--help)
+	$(BIN)/python -m benchmarks.ranking_quality $(ARGS)
+	$(BIN)/python -m benchmarks.ranking_report
 
 clean:  ## Remove the virtual environments and everything generated
 	rm -rf $(VENV) $(PLAIN_VENV) build dist outputs *.egg-info

@@ -117,24 +117,20 @@ def stretch_table(rows: Sequence[Row]) -> str:
 
 
 def ablation_table(runs: Runs) -> str:
-    """Validation RBO of other options, on the same splits as the default."""
-    names = dict.fromkeys(run['recipe'] for run in runs
-                          if run['stage'] == 'ablation')
-    lines = ['| option | RBO in validation | change |', '| --- | --- | --- |']
-    for name in names:
-        mine = [run for run in runs if run['stage'] == 'ablation'
-                and run['recipe'] == name]
-        base = {run['seed']: run['val'] for run in runs
-                if run['stage'] == 'sweep'
-                and run['recipe'] == 'RankingLoss + 0.2 centered MSE'
-                and run['lr'] == mine[0]['lr']
-                and run['weight_decay'] == mine[0]['weight_decay']}
-        mean = statistics.fmean(run['val'] for run in mine)
-        change = statistics.fmean(run['val'] - base[run['seed']]
-                                  for run in mine if run['seed'] in base)
-        lines.append(f"| {name.split(' + ')[0]} | {mean:.4f} | "
-                     f'{change:+.4f} |')
-    return '\n'.join(lines) if names else ''
+    """Other options of RankingLoss, on the same splits."""
+    lines = ['| option | RBO | RBO, last evaluations | over the default |',
+             '| --- | --- | --- | --- |']
+    runs = [run for run in runs if run['stage'] == 'ablation']
+    names = dict.fromkeys(run['recipe'] for run in runs)
+    rows = [Row(name, {run['seed']: run for run in runs
+                       if run['recipe'] == name}, None) for name in names]
+    for row in rows:
+        gain = row.gain(rows[0])
+        last = statistics.fmean(run['last'] for run in row.runs.values())
+        mean = statistics.fmean(row.test('RBO'))
+        lines.append(f'| {row.recipe} | {mean:.4f} | {last:.4f} | '
+                     f'{gain.mean:+.4f} ± {gain.half:.4f} |')
+    return '\n'.join(lines) if rows else ''
 
 
 def plot(tables: Dict[str, Sequence[Row]], path: Path) -> None:

@@ -52,6 +52,7 @@ class Row(NamedTuple):
 
 
 def collect(runs: Runs) -> List[Row]:
+    """The recipes that were tested, the best test RBO first."""
     names = dict.fromkeys(run['recipe'] for run in runs
                           if run['stage'] == 'final')
     rows = []
@@ -65,7 +66,7 @@ def collect(runs: Runs) -> List[Row]:
         if len(final) > 1:
             rows.append(Row(name, dict(sorted(final.items())),
                             statistics.fmean(sweep) if sweep else None))
-    return rows
+    return sorted(rows, key=lambda row: -statistics.fmean(row.test('RBO')))
 
 
 def tuned_mse(rows: Sequence[Row]) -> Row:
@@ -143,8 +144,8 @@ def plot(tables: Dict[str, Sequence[Row]], path: Path) -> None:
                              layout='constrained', squeeze=False)
     for ax, (dataset, rows) in zip(axes[0], tables.items()):
         base = tuned_mse(rows)
-        shown = [row for row in rows if is_table_row(row)
-                 and not row.recipe.startswith('(')][::-1]
+        shown = [row for row in rows[::-1] if is_table_row(row)
+                 and row is not base and not row.recipe.startswith('(')]
         for k, metric in enumerate(METRICS[::2]):
             gains = [row.gain(base, metric) for row in shown]
             ax.errorbar([gain.mean for gain in gains],
@@ -153,8 +154,8 @@ def plot(tables: Dict[str, Sequence[Row]], path: Path) -> None:
                         markersize=4, capsize=2, label=metric)
         ax.set_yticks(range(len(shown)), [row.recipe for row in shown])
         ax.axvline(0.0, color='0.6', linestyle=':')
-        ax.set(title=dataset, xlabel='gain over the tuned MSE, same splits\n'
-               '(mean and 95 % interval over the splits)')
+        ax.set(title=dataset, xlabel='gain over the tuned MSE\n'
+               '(mean and 95 % interval)')
         ax.legend()
     fig.savefig(path, dpi=100)
     plt.close(fig)

@@ -57,9 +57,8 @@ class RankingLoss(torch.nn.Module):
 
     The loss only knows the order.
     With a relative temperature it leaves the scale of the predictions open:
-    use weight decay and early stopping, or add a little of another loss as an
-    anchor, such as 0.2 times the mean squared error over the variance of the
-    targets within a source node.
+    add a little of another loss as an anchor, such as 0.2 times the mean
+    squared error over the variance of the targets within a source node.
 
     Args:
         p (float, optional): The persistence :math:`0 < p \leq 1`: the smaller,

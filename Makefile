@@ -22,7 +22,7 @@ INSTALL := -m pip install --disable-pip-version-check --no-input \
 CSRC := $(wildcard pyg_rankspmm/csrc/* pyg_rankspmm/csrc/*/*)
 PROJECT := pyproject.toml constraints.txt $(CSRC)
 
-.PHONY: help train test test-plain lint bench docs notebooks \
+.PHONY: help train test test-plain lint bench bench-quality docs notebooks \
 	fuzz sanitize soak coverage clean
 .DEFAULT_GOAL := help
 
@@ -50,6 +50,12 @@ lint: $(VENV)/.lint  ## Run ruff and mypy
 
 bench: $(VENV)/.test  ## Run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# The full comparison takes some three hours of one core; ARGS='--only MSE
+# RankingLoss' a part of it. What is in the results file is not run again.
+bench-quality: $(VENV)/.test  ## Compare how well losses train (ARGS=--help)
+	$(BIN)/python -m benchmarks.ranking_quality $(ARGS)
+	$(BIN)/python -m benchmarks.ranking_report
 
 docs: $(VENV)/.docs  ## Build the documentation into build/docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs

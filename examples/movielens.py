@@ -123,7 +123,8 @@ def split_ratings(
         test_ratio (float, optional): The share for the test.
             (default: :obj:`0.1`)
         num_neighbors (int, optional): How many similar users each user gets
-            messages from, and likewise each movie. (default: :obj:`10`)
+            messages from, and likewise each movie; none of them for
+            :obj:`0`. (default: :obj:`10`)
         seed (int, optional): Decides which rating goes where.
             (default: :obj:`0`)
     """
@@ -209,6 +210,8 @@ def similar_rows(edge_index: Tensor, size: tuple[int, int], k: int,
         chunk_size (int, optional): The number of rows at a time; memory goes
             with :obj:`chunk_size * size[0]`. (default: :obj:`1024`)
     """
+    if k == 0:  # no need to compare all with all
+        return edge_index.new_empty(2, 0)
     adj = torch.sparse_coo_tensor(edge_index, torch.ones(edge_index.size(1)),
                                   size, check_invariants=True).coalesce()
     degree = adj.sum(dim=1).to_dense()

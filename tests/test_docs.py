@@ -1,18 +1,23 @@
-"""The Python blocks of the guide run, each on its own."""
+"""The Python blocks of the README and of the guides run, each on its own."""
 import re
 from pathlib import Path
 
 import pytest
 
-GUIDE = Path(__file__).parents[1] / 'docs' / 'guide.md'
-BLOCKS = re.findall(r'^```python\n(.*?)^```', GUIDE.read_text('utf-8'),
-                    re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).parents[1]
+BLOCKS = {
+    f'{name}-{i}': block
+    for name in ('README.md', 'docs/guide.md', 'docs/ranking_guide.md')
+    for i, block in enumerate(re.findall(
+        r'^```python\n(.*?)^```', (ROOT / name).read_text('utf-8'),
+        re.DOTALL | re.MULTILINE))
+}
 
 
-def test_guide_has_blocks():
-    assert len(BLOCKS) >= 6
+def test_there_are_blocks():
+    assert len(BLOCKS) >= 14
 
 
-@pytest.mark.parametrize('block', BLOCKS, ids=range(len(BLOCKS)))
-def test_block(block):
-    exec(compile(block, str(GUIDE), 'exec'), {'__name__': '__main__'})
+@pytest.mark.parametrize('name', BLOCKS)
+def test_block(name):
+    exec(compile(BLOCKS[name], name, 'exec'), {'__name__': '__main__'})

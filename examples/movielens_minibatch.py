@@ -30,6 +30,7 @@ from movielens_ranking import (
     NODE_TYPES,
     RATED,
     RankingModel,
+    load_checkpoint,
     node_features,
     rating_features,
     split_by_sign,
@@ -314,14 +315,15 @@ def parse_args(
     add('--device', default='cpu',
         help="such as 'cpu', or 'cuda' for a GPU for each process")
     add('--out', type=Path, default=Path('outputs/movielens_minibatch'),
-        metavar='DIR', help='for checkpoint.pt')
+        metavar='DIR', help='for checkpoint.pt; with --resume, by default '
+        'where that one is')
     add('--resume', type=Path, metavar='CHECKPOINT',
-        help='go on from here, with its settings')
+        help='go on from here, with its settings and as many processes')
     args = parser.parse_args(argv)
     if args.resume is None:
         return args, None
-    state = torch.load(args.resume, map_location='cpu', weights_only=True)
-    parser.set_defaults(**state['settings'])
+    state = load_checkpoint(args.resume, 'cpu', 'loss_sum')
+    parser.set_defaults(out=args.resume.parent, **state['settings'])
     return parser.parse_args(argv), state
 
 

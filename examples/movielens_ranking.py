@@ -10,6 +10,7 @@ with a differentiable ranking loss.
 from __future__ import annotations
 
 import argparse
+import pickle
 import time
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Sequence
@@ -446,17 +447,30 @@ def parse_args(
     add('--lr', type=float, default=0.02, help='learning rate')
     add('--device', default='cpu', help="such as 'cpu' or 'cuda'")
     add('--out', type=Path, default=Path('outputs/movielens'), metavar='DIR',
-        help='for checkpoint.pt and curves.png')
+        help='for checkpoint.pt and curves.png; with --resume, by default '
+        'where that one is')
     add('--resume', type=Path, metavar='CHECKPOINT',
         help='go on from here, with its settings, --epochs and --patience '
         'apart')
     args = parser.parse_args(argv)
     if args.resume is None:
         return args, None
-    state = torch.load(args.resume, map_location=args.device,
-                       weights_only=True)
-    parser.set_defaults(**state['settings'])
+    state = load_checkpoint(args.resume, args.device, 'rng')
+    parser.set_defaults(out=args.resume.parent, **state['settings'])
     return parser.parse_args(argv), state
+
+
+def load_checkpoint(path: Path, device: str, own: str) -> dict[str, Any]:
+    """A checkpoint of the example whose checkpoints hold the key 'own'."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except (KeyError, RuntimeError, EOFError, pickle.UnpicklingError):
+        state = None
+    if not isinstance(state, dict) or not {'settings', own} <= set(state):
+        raise SystemExit(f"'{path}' is no checkpoint of this example; "
+                         f"'--resume' takes the 'checkpoint.pt' that it has "
+                         f"written")
+    return state
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:

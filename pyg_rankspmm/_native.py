@@ -595,7 +595,13 @@ def _register() -> None:
 if is_available():
     _register()
 elif _C is None:
-    warnings.warn("'pyg_rankspmm' was installed without its compiled kernels "
-                  "and runs plain PyTorch, which is several times slower; "
-                  "install it again where there is a C++ compiler",
+    # An installed package has left its C++ behind.
+    here = os.path.dirname(os.path.abspath(__file__))
+    warnings.warn("'pyg_rankspmm' was "
+                  + (f"imported from its sources in {here!r}, where no "
+                     f"kernels are" if os.path.isdir(f'{here}/csrc') else
+                     'installed without its compiled kernels')
+                  + ", and runs plain PyTorch, which is several times slower; "
+                  "leave that folder if it is installed elsewhere, or install "
+                  "it ('pip install -e .') where there is a C++ compiler",
                   stacklevel=2)

@@ -37,7 +37,7 @@ def info() -> Dict[str, str]:
     elif _native.is_installed():
         kernels = 'plain PyTorch (PYG_RANKSPMM_KERNELS=0)'
     else:
-        kernels = 'plain PyTorch (installed without a compiler)'
+        kernels = 'plain PyTorch (no compiled kernels found)'
     level = 'none'
     if _native.is_available():
         levels = ', '.join(_native.simd_levels())

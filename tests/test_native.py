@@ -483,7 +483,9 @@ def test_not_there():
         'print(p.spmm(torch.tensor([[0], [0]]), None, torch.ones(1, 1)))\n'
         'print(p._native.is_available(), p._native.simd_levels())')
     assert 'tensor([[1.]])' in out and 'False []' in out
-    assert err.count('UserWarning: \'pyg_rankspmm\' was installed') == 1
+    assert err.count("UserWarning: 'pyg_rankspmm' was imported from its "
+                     "sources") == 1
+    assert 'leave that folder' in err and 'pip install -e .' in err
 
 
 def test_forced_level():

@@ -206,6 +206,12 @@ class SourceNodeSampler(torch.utils.data.Sampler[List[int]]):
         cut."""
         return self._lists.length.numel()
 
+    def __repr__(self) -> str:
+        names = ('batch_size', 'max_edges', 'max_list_length', 'shuffle',
+                 'drop_last', 'seed', 'num_replicas', 'rank')
+        return (f'{type(self).__name__}({self.num_lists} lists, ' + ', '.join(
+            f'{name}={getattr(self, name)}' for name in names) + ')')
+
     def __len__(self) -> int:
         """The number of batches of this process in an epoch, the same in each
         epoch, counted from its beginning also after

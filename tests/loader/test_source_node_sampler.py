@@ -526,6 +526,11 @@ def test_bad_arguments(kwargs, error, match):
         SourceNodeSampler(**{'edge_label_index': INDEX, **kwargs})
 
 
+def test_it_prints_its_settings():
+    text = repr(SourceNodeSampler(torch.tensor([0, 0, 3]), max_edges=4))
+    assert text.startswith('SourceNodeSampler(2 lists, batch_size=None, max_e')
+
+
 def test_bad_calls():
     sampler = SourceNodeSampler(INDEX, batch_size=1)
     for value, error in ((-1, ValueError), (0.5, TypeError),

@@ -10,7 +10,6 @@ with a differentiable ranking loss.
 from __future__ import annotations
 
 import argparse
-import pickle
 import time
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Sequence
@@ -464,7 +463,9 @@ def load_checkpoint(path: Path, device: str, own: str) -> dict[str, Any]:
     """A checkpoint of the example whose checkpoints hold the key 'own'."""
     try:
         state = torch.load(path, map_location=device, weights_only=True)
-    except (KeyError, RuntimeError, EOFError, pickle.UnpicklingError):
+    except OSError:
+        raise  # says what is wrong with the file
+    except Exception:  # whatever comes of reading something else
         state = None
     if not isinstance(state, dict) or not {'settings', own} <= set(state):
         raise SystemExit(f"'{path}' is no checkpoint of this example; "

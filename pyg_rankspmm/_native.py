@@ -46,6 +46,11 @@ except ImportError as error:
                   f"cannot be loaded: {error}", stacklevel=2)
     _C = None
 
+_WANTED = os.environ.get('PYG_RANKSPMM_KERNELS') or '1'
+if _WANTED not in ('0', '1'):
+    raise ValueError(f"The environment variable PYG_RANKSPMM_KERNELS must be "
+                     f"0 or 1 (got {_WANTED!r})")
+
 _SUFFIX = {torch.float32: '_f32', torch.float64: '_f64'}
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -57,7 +62,7 @@ def is_installed() -> bool:
 
 def is_available() -> bool:
     """Whether the kernels run under the operators."""
-    return is_installed() and os.environ.get('PYG_RANKSPMM_KERNELS') != '0'
+    return is_installed() and _WANTED == '1'
 
 
 def has_openmp() -> bool:

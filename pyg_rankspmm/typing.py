@@ -104,6 +104,13 @@ def flatten(name: str, value: Tensor) -> Tensor:
     return value
 
 
+def as_sortable(score: Tensor) -> Tensor:
+    """The same real scores in a dtype that PyTorch sorts and indexes."""
+    if score.is_floating_point() and score.dtype.itemsize == 1:
+        return score.float()
+    return score.int() if score.dtype == torch.uint16 else score
+
+
 def check_length(name: str, value: Tensor, length: int, like: str) -> None:
     if value.size(0) != length:
         raise ValueError(f"'{name}' must have one entry for each of the "

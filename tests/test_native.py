@@ -476,6 +476,12 @@ def test_switched_off():
     assert 'tensor([[1.]])' in out and 'plain PyTorch' in out
 
 
+def test_unclear_switch():
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        run_python('import pyg_rankspmm', PYG_RANKSPMM_KERNELS='no')
+    assert "KERNELS must be 0 or 1 (got 'no')" in error.value.stderr
+
+
 def test_not_there():
     out, err = run_python(
         'import sys; sys.modules["pyg_rankspmm._C"] = None\n'

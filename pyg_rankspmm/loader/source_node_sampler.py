@@ -84,6 +84,8 @@ class SourceNodeSampler(torch.utils.data.Sampler[List[int]]):
     If there are fewer lists than batches needed (a handful of lists, each of
     which fills a batch), a process gets a last batch without edges, unless
     :obj:`drop_last` is set.
+    PyG's loaders take it; a plain :class:`~torch.utils.data.DataLoader` over
+    :obj:`range(num_edges)` does with :obj:`collate_fn=torch.LongTensor`.
 
     **Checkpoints.** :meth:`state_dict` and :meth:`load_state_dict` take up an
     epoch where it was left.
@@ -166,6 +168,7 @@ class SourceNodeSampler(torch.utils.data.Sampler[List[int]]):
         self.epoch = 0
         self.start = 0  # of the next iteration, in batches
         self._handed_out = 0
+        self._iteration: Optional[object] = None  # that counts the batches
         self._checksum = _checksum(index)
         self._lists = _Lists.build(index, self.max_list_length)
         self._num_batches: Optional[int] = None
@@ -224,12 +227,14 @@ class SourceNodeSampler(torch.utils.data.Sampler[List[int]]):
         # Runs with the first batch: a loader with workers calls iter() twice.
         start, self.start = self.start, 0
         self._handed_out = start
+        self._iteration = iteration = object()
         plan = self._current_plan()
         for i in range(start, plan.start.numel()):
             lists = plan.order[plan.start[i]:plan.end[i]]
             batch = plan.perm[_ranges(self._lists.ptr[lists],
                                       self._lists.length[lists])].tolist()
-            self._handed_out = i + 1
+            if self._iteration is iteration:  # the sampler has not moved on
+                self._handed_out = i + 1
             yield batch
 
     def set_epoch(self, epoch: int) -> None:
@@ -242,6 +247,7 @@ class SourceNodeSampler(torch.utils.data.Sampler[List[int]]):
         if check_count('epoch', epoch) != self.epoch:
             self.epoch, self.start = epoch, 0
             self._handed_out, self._plan = 0, None
+            self._iteration = None
 
     def list_index(self, input_id: Tensor) -> Tensor:
         r"""The number of the list of edges in the current epoch, as group ids
@@ -315,6 +321,7 @@ class SourceNodeSampler(torch.utils.data.Sampler[List[int]]):
                                         state_dict['num_batches'])
         self.set_epoch(epoch)
         self.start = self._handed_out = start
+        self._iteration = None
 
     def _check_num_batches(self, name: str, value: Any) -> int:
         if check_count(name, value) > len(self):
@@ -434,7 +441,7 @@ class _Lists(NamedTuple):
         degree = ptr.diff()
         degree = degree[degree > 0]
         parts = torch.ones_like(degree)
-        if max_length is not None:
+        if max_length is not None and max_length < index.numel():
             parts = (degree + max_length - 1) // max_length
         source = torch.arange(degree.numel()).repeat_interleave(parts)
         part = _ranges(torch.zeros_like(parts), parts)
@@ -467,9 +474,10 @@ def _cut(before: Tensor, batch_size: Optional[int],
     num_lists = before.numel() - 1
     place = torch.arange(num_lists)
     end = torch.full_like(place, num_lists)
-    if batch_size is not None:
+    # (Larger limits than int64 are none.)
+    if batch_size is not None and batch_size < num_lists:
         end = end.clamp(max=place + batch_size)
-    if max_edges is not None:
+    if max_edges is not None and max_edges < int(before[-1]):
         last = torch.searchsorted(before, before[:-1] + max_edges, right=True)
         end = torch.minimum(end, torch.maximum(last - 1, place + 1))
     jump, bounds = end.tolist(), [0]

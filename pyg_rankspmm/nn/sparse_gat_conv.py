@@ -449,6 +449,7 @@ def _is_plain(lin: torch.nn.Module) -> bool:
     """Whether a module is nothing but a product with its weight, so that
     nobody notices if it is not called."""
     return (type(lin) in (Linear, torch.nn.Linear) and lin.bias is None
+            and 'forward' not in lin.__dict__
             and not lin._forward_hooks and not lin._forward_pre_hooks
             and not lin._backward_hooks and not lin._backward_pre_hooks
             and not _has_any_global_hook())

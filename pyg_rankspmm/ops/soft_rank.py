@@ -16,6 +16,7 @@ from pyg_rankspmm.graph import (
 )
 from pyg_rankspmm.ops import reference
 from pyg_rankspmm.typing import (
+    as_sortable,
     check_count,
     check_dense,
     check_device,
@@ -127,14 +128,12 @@ def check_target(target: Any, pred: Tensor) -> Tensor:
     target = flatten('target', check_tensor('target', target))
     if target.requires_grad:
         raise ValueError("'target' must not require a gradient; pass "
-                         "'target.detach()'")
+                         "'target.detach()' (the predictions come first)")
     if target.is_complex():
         raise TypeError(f"'target' must be real (got {describe(target)})")
     check_length('target', target, pred.size(0), 'pred')
     check_device('target', target, pred.device, 'pred')
-    if target.is_floating_point() and target.dtype.itemsize == 1:
-        return target.float()  # PyTorch does not sort float8
-    return target
+    return as_sortable(target)
 
 
 def without_gaps(index: Tensor, num_groups: int) -> Tuple[Tensor, int]:

@@ -1,5 +1,6 @@
 """SourceNodeSampler against what it promises, and inside PyG's loaders."""
 import io
+import sys
 from collections import Counter
 
 import pytest
@@ -186,6 +187,16 @@ def test_sub_lists():
     assert torch.equal(seen[0][:5], torch.zeros(5).long())
 
 
+@pytest.mark.parametrize('limit', [2**62, sys.maxsize, 2**63, 2**70])
+@pytest.mark.parametrize('name', ['batch_size', 'max_edges',
+                                  'max_list_length'])
+def test_limits_beyond_any_number(name, limit):
+    edges = make()
+    limits = {'batch_size': 10**6, 'max_edges': 10**6, name: limit}
+    batch, = SourceNodeSampler(edges, **limits)
+    assert sorted(batch) == list(range(edges.size(1)))
+
+
 def test_sub_lists_are_drawn_uniformly():
     """Each pair of edges of a source of 6 meets in one of the two sub-lists
     with probability 2/5."""
@@ -276,6 +287,22 @@ def test_another_epoch_starts_at_its_beginning():
     assert len(list(sampler)) == len(sampler)
     sampler.load_state_dict({**state, 'num_batches': len(sampler)})
     assert list(sampler) == [] and sampler.epoch == 0
+
+
+def test_an_iteration_that_was_left_does_not_count():
+    sampler = SourceNodeSampler(make(), max_edges=20, shuffle=True)
+    left = iter(sampler)
+    next(left)
+    sampler.set_epoch(1)
+    next(left)
+    assert sampler.state_dict()['num_batches'] == 0
+    it = iter(sampler)
+    next(it)
+    next(left)
+    assert sampler.state_dict()['num_batches'] == 1
+    sampler.load_state_dict(sampler.state_dict(num_batches=2))
+    next(it)
+    assert sampler.state_dict()['num_batches'] == 2
 
 
 @pytest.mark.parametrize('num_workers', [0, 2])
@@ -412,6 +439,18 @@ def test_an_empty_batch_goes_through_a_loader():
     batch = next(iter(loader))
     assert batch[RATES].edge_label_index.shape == (2, 0)
     assert batch['user'].x.shape == (0, 4)
+
+
+def test_an_empty_batch_goes_through_a_plain_loader():
+    index = torch.tensor([0, 0, 0, 1, 1, 2])  # batches of 3, 2 and 1 edges
+    batches = []
+    for rank in range(2):
+        sampler = SourceNodeSampler(index, batch_size=1, num_replicas=2,
+                                    rank=rank)
+        batches += DataLoader(range(6), batch_sampler=sampler,
+                              collate_fn=torch.LongTensor)
+    assert sorted(map(len, batches)) == [0, 1, 2, 3]
+    assert all(batch.dtype == torch.long for batch in batches)
 
 
 class DisjointSampler(NeighborSampler):

@@ -353,7 +353,8 @@ def test_integer_targets(dtype):
         RankingLoss()(pred, target, edge_label_index))
 
 
-@pytest.mark.parametrize('dtype', [torch.uint64, torch.float8_e5m2])
+@pytest.mark.parametrize('dtype', [torch.uint16, torch.uint32, torch.uint64,
+                                   torch.float8_e5m2])
 def test_rare_targets(dtype):
     pred = torch.tensor([0.1, 0.2, 0.3, 0.3])
     target = torch.tensor([7, 3, 2, 1])
@@ -610,7 +611,7 @@ INDEX = torch.tensor([[0, 0, 1], [2, 1, 0]])
     ((PRED, TARGET.tolist(), INDEX), TypeError, "'target'"),
     ((PRED, TARGET[:2], INDEX), ValueError, "'target'.*3 entries of 'pred'"),
     ((PRED, TARGET.clone().requires_grad_(), INDEX), ValueError,
-     "'target'.*detach"),
+     "'target'.*detach.*predictions come first"),
     ((PRED, TARGET.to(torch.cfloat), INDEX), TypeError, "'target'"),
     ((PRED, TARGET, INDEX[:, :2]), ValueError,
      "'edge_label_index'.*3 entries of 'pred'"),

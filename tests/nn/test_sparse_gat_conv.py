@@ -705,6 +705,15 @@ def test_hooks_on_the_projection():
     assert_parity(pair, torch.randn(11, 7).double(), random_edges(11, 11))
 
 
+@pytest.mark.parametrize('in_channels', [7, 30])
+def test_forward_that_somebody_replaced(in_channels):
+    pair = make_pair(in_channels, 5, heads=2)
+    for conv in pair:
+        conv.lin.forward = lambda x, lin=conv.lin: 2 * x @ lin.weight.t()
+    assert_parity(pair, torch.randn(11, in_channels).double(),
+                  random_edges(11, 11))
+
+
 def test_parametrized_projection():
     pair = make_pair(7, 5, heads=2)
     for conv in pair:

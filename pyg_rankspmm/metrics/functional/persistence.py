@@ -39,8 +39,9 @@ def rbo_weight(p: float, depth: int) -> float:
     _check_depth(depth)
     if p == 1.0:
         return 0.0
-    tail = tail_sum(p, depth)
-    return 1.0 - p**(depth - 1) + (1.0 - p) / p * depth * tail
+    # (1 - p) / p alone is infinite for the smallest p.
+    tail = tail_sum(p, depth) / p
+    return 1.0 - p**(depth - 1) + (1.0 - p) * depth * tail
 
 
 def rbo_p(weight: float, depth: int) -> float:

@@ -22,6 +22,7 @@ from pyg_rankspmm.ops.agreement import (
 )
 from pyg_rankspmm.ops.soft_rank import check_groups, count_groups
 from pyg_rankspmm.typing import (
+    as_sortable,
     check_device,
     check_index,
     check_length,
@@ -236,12 +237,10 @@ def _check_list(name: str, value: Any) -> Items:
     if score.is_complex():
         raise TypeError(f"'{name}[1]' must hold real scores (got "
                         f"{describe(score)})")
-    if score.is_floating_point() and score.dtype.itemsize == 1:
-        score = score.float()  # PyTorch does not sort float8
     item = flatten(f'{name}[0]', check_index(f'{name}[0]', item)).long()
     check_length(f'{name}[0]', item, score.size(0), f'{name}[1]')
     check_device(f'{name}[0]', item, score.device, f'{name}[1]')
-    return Items(item, score,
+    return Items(item, as_sortable(score),
                  check_groups(f'{name}[2]', index, score, f'{name}[1]'))
 
 

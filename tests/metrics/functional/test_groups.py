@@ -100,7 +100,8 @@ def test_dtypes(metric, dtype):
 
 @pytest.mark.parametrize('metric', METRICS)
 @pytest.mark.parametrize('dtype', [torch.bool, torch.uint8, torch.int8,
-                                   torch.int16, torch.int32, torch.int64])
+                                   torch.int16, torch.int32, torch.int64,
+                                   torch.uint16, torch.uint32, torch.uint64])
 def test_integer_targets(metric, dtype):
     pred, target, index = make(levels=2 if dtype == torch.bool else 6)
     torch.testing.assert_close(metric(pred, target.to(dtype), index),

@@ -27,6 +27,12 @@ def test_rbo_weight_of_the_paper():
     assert rbo_weight(1.0, 10) == 0.0
 
 
+@pytest.mark.parametrize('p', [5e-324, 1e-308, 1e-30])
+@pytest.mark.parametrize('depth', [1, 2, 300])
+def test_rbo_weight_of_the_smallest_persistence(p, depth):
+    assert rbo_weight(p, depth) == 1.0
+
+
 @pytest.mark.parametrize('p', [5e-324, 1e-3, 0.5, 0.9, 0.999, 0.9999])
 @pytest.mark.parametrize('depth', [1, 2, 30, 3000, 10**5])
 def test_tail_sum(p, depth):

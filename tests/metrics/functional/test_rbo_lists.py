@@ -398,14 +398,14 @@ def test_any_item_ids():
 
 
 @pytest.mark.parametrize('dtype', [torch.half, torch.bfloat16, torch.float32,
-                                   torch.int64, torch.int8,
-                                   torch.float8_e5m2])
+                                   torch.int64, torch.int8, torch.uint16,
+                                   torch.uint32, torch.float8_e5m2])
 def test_dtypes(dtype):
     first, second = triple([[[1, 2], [3]]]), triple([[[3], [1]]])
     wanted = rank_biased_overlap_lists(first, second)
     for short in (torch.int32, torch.int64):
         out = rank_biased_overlap_lists(
-            *((item.to(short).view(-1, 1), score.to(dtype).view(-1, 1),
+            *((item.to(short).view(-1, 1), (3 + score).to(dtype).view(-1, 1),
                index.to(short)) for item, score, index in (first, second)))
         assert all(torch.equal(out[key], wanted[key]) for key in KEYS)
 

@@ -16,7 +16,12 @@ from torch_geometric.utils import scatter, softmax
 
 from pyg_rankspmm import RankingLoss
 from pyg_rankspmm.graph import arrange, group
-from pyg_rankspmm.ops.soft_rank import overlap, soft_rank, temperatures
+from pyg_rankspmm.ops.soft_rank import (
+    overlap,
+    soft_rank,
+    temperatures,
+    tie_spans,
+)
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -183,6 +188,40 @@ def _torchsort_rank(score: Tensor, index: Tensor, ptr: Tensor,
     return soft
 
 
+def smoothi_rbo(pred: Tensor, target: Tensor, index: Tensor,
+                alpha: float = 3.0, delta: float = 0.1) -> Tensor:
+    """1 - RBO (p = 1) of the smooth indicators of SmoothI (Thonet et al.
+    2022): that of rank d is a softmax of what the ranks before have left.
+
+    A loop over the ranks, out of which a list drops at its end.
+    """
+    size = torch.bincount(index)
+    number = torch.empty_like(size)  # of each list, the longest first
+    number[size.argsort(descending=True)] = torch.arange(size.numel())
+    ptr, place = group(number[index], size.numel())
+    pred, target = arrange(pred, place), arrange(target, place)
+    owner, size = number[index].sort().values, ptr.diff()
+    score = pred / temperatures(pred, ptr, 1.0, relative=True)[owner]
+    low = scatter(score.detach(), owner, reduce='min')
+    score = score - low[owner] + delta  # the indicators want them positive
+    first, last = tie_spans(target, ptr)
+
+    loss, left = score.new_zeros(()), torch.ones_like(score)
+    soft = torch.zeros_like(score)
+    for d in range(1, int(size.max()) + 1):
+        lists = int((size >= d).sum())
+        score, left, soft, owner, first, last = (
+            x[:int(ptr[lists])]
+            for x in (score, left, soft, owner, first, last))
+        chosen = softmax(alpha * score * left, owner, num_nodes=lists)
+        left = left * (1.0 - chosen - delta)
+        soft = soft + chosen
+        true = ((d - first + 1) / (last - first + 1)).clamp(0.0, 1.0)
+        shared = scatter(true * soft.clamp(max=1.0), owner, dim_size=lists)
+        loss = loss + (1.0 - shared / d).sum()  # a list weighs n * 1 / n
+    return loss / index.numel()
+
+
 LOSSES: Dict[str, Loss] = {
     'MSE': mse,
     'centered MSE': centered_mse,
@@ -195,7 +234,8 @@ LOSSES: Dict[str, Loss] = {
 }
 
 
-# RankingLoss with another option each, against the defaults.
+# RankingLoss with another option each, or other soft ranks, against the
+# defaults.
 VARIANTS: Dict[str, Loss] = {
     'p = 0.98': RankingLoss(p=0.98),
     'p = 0.9': RankingLoss(p=0.9),
@@ -204,4 +244,5 @@ VARIANTS: Dict[str, Loss] = {
     'relative = False': RankingLoss(relative=False),
     "weighting = 'uniform'": RankingLoss(weighting='uniform'),
     'sublists, p = 0.9': in_sublists(RankingLoss(p=0.9)),
+    'SmoothI indicators': smoothi_rbo,
 }

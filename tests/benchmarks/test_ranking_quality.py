@@ -16,6 +16,7 @@ from benchmarks import (
     ranking_report,
 )
 from benchmarks.ranking_losses import LOSSES
+from pyg_rankspmm import RankingLoss
 
 
 @pytest.fixture
@@ -135,6 +136,12 @@ def test_torchsort_ranks_each_group(edges):
         expected[mask] = torchsort.soft_rank(-score[mask].view(1, -1))[0]
     actual = ranking_losses._torchsort_rank(score, index, ptr, place)
     torch.testing.assert_close(actual, expected)
+
+
+def test_smooth_indicators_are_exact_when_they_are_sharp(edges):
+    expected = RankingLoss(temperature=1e-6)(*edges)
+    actual = ranking_losses.smoothi_rbo(*edges, alpha=1e4, delta=0.01)
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize('name', [*LOSSES])

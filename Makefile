@@ -51,7 +51,7 @@ lint: $(VENV)/.lint  ## Run ruff and mypy
 bench: $(VENV)/.test  ## Run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# The full comparison takes some three hours of one core; ARGS='--only MSE
+# The full comparison takes some two hours of one core; ARGS='--only MSE
 # RankingLoss' a part of it. What is in the results file is not run again.
 bench-quality: $(VENV)/.test  ## Compare how well losses train (ARGS=--help)
 	$(BIN)/python -m benchmarks.ranking_quality $(ARGS)
